@@ -27,13 +27,14 @@ from unittest import mock
 
 from engine_host_terms import in_calibration_set
 from error_budget import in_process, load
+from page_section import write_section
 
 import catalogs.cli.main
 import simulator.cli.main
 from catalogs.ui.entry_point import INTERRUPTED, run_command
 
 COMMANDS = {"simulate": simulator.cli.main.app, "catalog": catalogs.cli.main.app}
-BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
+SECTION = "tables"
 
 
 def run_table(score: Path, arguments: list[str]) -> str:
@@ -130,10 +131,7 @@ def main() -> None:
     body.append(added("Closed loop by engine, declared calibration points left out", by_engine(a.score, a.closed_loop)))
     title = "Steady state on the engine (vLLM 0.11, scheduled ahead) and the workload they were measured with"
     body.append(added(title, as_measured(a.score)))
-    page = a.page.read_text()
-    head, rest = page.split(BEGIN)
-    tail = rest.split(END)[1]
-    a.page.write_text(f"{head}{BEGIN}\n" + "\n".join(body) + f"{END}{tail}")
+    write_section(a.page, SECTION, "\n".join(body))
 
 
 if __name__ == "__main__":

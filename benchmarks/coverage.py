@@ -23,6 +23,7 @@ from typing import Any, Final
 import numpy as np
 from error_budget import load
 from measured_points import SOURCES, Compared, open_loop, tables, verified
+from page_section import write_section
 from reliability import drawing, reliability, surprises
 
 from calibration.accuracy.reliability import PATH
@@ -42,7 +43,7 @@ from catalogs.io.output_files import write_atomically
 from catalogs.io.yaml_files import DATA
 from catalogs.ui.words import percent
 
-BEGIN, END = "<!-- coverage: begin -->", "<!-- coverage: end -->"
+SECTION = "coverage"
 PAGE: Final = Path(__file__).parent.parent / "docs/accuracy.md"
 CALIBRATION_SET: Final = (
     "all closed-loop and steady-state points with published settings; for engines in neither, the means of "
@@ -324,8 +325,7 @@ def main() -> None:
     text = section(learned, held, stated, surprising, len(refused))
     print(text)
     if a.page:
-        head, rest = a.page.read_text().split(BEGIN)
-        a.page.write_text(f"{head}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}")
+        write_section(a.page, SECTION, text)
         found = reliability(surprising, "benchmarks/coverage.py VALIDATION_DIR --page docs/accuracy.md")
         a.page.with_name("reliability.svg").write_text(drawing(found))
         PATH.write_text(found.model_dump_json(indent=1) + "\n")

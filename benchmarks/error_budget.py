@@ -23,6 +23,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from page_section import write_section
+
 import catalogs.deployments.resolve
 from catalogs.deployments.schema import load_deployment
 from catalogs.engines.files import load_engine
@@ -36,7 +38,7 @@ from simulator.cluster.compiled import compile_deployment
 from simulator.cluster.simulate import simulate
 from simulator.engine.event_log import EventLog
 
-BEGIN, END = "<!-- budget: begin -->", "<!-- budget: end -->"
+SECTION = "budget"
 Change = Callable[[EngineProfile], EngineProfile]
 
 
@@ -137,8 +139,7 @@ def main() -> None:
     table = "\n".join(lines)
     print(table)
     if a.page:
-        head, rest = a.page.read_text().split(BEGIN)
-        a.page.write_text(f"{head}{BEGIN}\n{table}\n{END}{rest.split(END)[1]}")
+        write_section(a.page, SECTION, table)
 
 
 if __name__ == "__main__":

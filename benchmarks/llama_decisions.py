@@ -30,7 +30,7 @@ def arrivals(log: Path) -> tuple[list[tuple[float, int]], dict[int, int], dict[i
     inputs: dict[int, int] = {}
     outputs: dict[int, int] = {}
     first_s = None
-    for at_s, said in entries(log.read_text(errors="replace")):
+    for at_s, said in entries(log):
         if first_s is None and "update_slots: posting" in said:
             first_s = at_s
         if found := _POSTED.search(said):

@@ -95,11 +95,12 @@ def tables(score: ModuleType, data: Path, refused: list[str]) -> Iterator[Compar
     """Every point of the two tables whose settings are known, of points that are one run the first; points that cannot
     run go to `refused`, by name."""
     for part in SOURCES:
-        for row, (name, deployment, workload, want) in _points(score, data, part):
+        for row, (name, deployment, workload, want) in points(score, data, part):
             if row.get("same_run_as") or row.get("settings_from") == INFERRED:
                 continue
             try:
-                done = _written(deployment, workload)
+                with written(deployment, workload) as files:
+                    done = simulated(*files)
             except InputError:
                 refused.append(name)
                 continue
@@ -118,10 +119,10 @@ def tables(score: ModuleType, data: Path, refused: list[str]) -> Iterator[Compar
                 yield Compared(*about, metric, stat, measured, got, error, share, fold_of(IDENTITY[part](row)))
 
 
-def _points(score: ModuleType, data: Path, part: str) -> Iterator[tuple[dict[str, str], tuple[Any, ...]]]:
+def points(score: ModuleType, data: Path, part: str) -> Iterator[tuple[dict[str, str], tuple[Any, ...]]]:
     """Rows of a table, and what the scorer makes of each: (name, deployment, workload, measured)."""
     rows: list[dict[str, str]] = []
-    points: list[tuple[Any, ...]] = []
+    found: list[tuple[Any, ...]] = []
 
     def sample(path: Path, _n: int, _seed: int, _keep: object) -> list[dict[str, str]]:
         with path.open() as f:
@@ -129,22 +130,24 @@ def _points(score: ModuleType, data: Path, part: str) -> Iterator[tuple[dict[str
         return rows
 
     def point(_args: object, *about: Any) -> list[float]:
-        points.append(about)
+        found.append(about)
         return [0.0 for _ in about[-1]]
 
     score.__dict__.update(sample=sample, point=point, summarise=lambda *_: None)
     only = Namespace(data=data, only="", closed_loop=1, steady_state=1, seed=0, limit=[])
     with contextlib.redirect_stdout(io.StringIO()):
         {"closed loop": score.closed_loop, "steady state": score.steady_state}[part](only)
-    yield from zip(rows, points, strict=True)
+    yield from zip(rows, found, strict=True)
 
 
-def _written(deployment: dict[str, Any], workload: dict[str, Any]) -> Run:
+@contextlib.contextmanager
+def written(deployment: dict[str, Any], workload: dict[str, Any]) -> Iterator[tuple[Path, Path]]:
+    """Both as files, as the command `simulate` takes them."""
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder) / "deployment.yaml", Path(folder) / "workload.yaml"
         for file, content in zip(files, (deployment, workload), strict=True):
             file.write_text(json.dumps(content))
-        return simulated(*files)
+        yield files
 
 
 def _statistics(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -27,6 +28,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     cases = "hostile files for the readers, in all; the commands get one per cent as many"
     parser.addoption("--fuzz-cases", type=int, default=100_000, metavar="N", help=cases)
     parser.addoption("--fuzz-seed", type=int, default=2, metavar="N", help="of the hostile files; another draws others")
+    parser.addoption("--usual-runs", action="store_true", help="no short runs in the planner's tests")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let one worker of `pytest -n` run the tests of a file, so that what they share is computed once."""
+    if config.getoption("dist") != "load":  # another way was chosen
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    config.option.loadscopereorder = False
+    return LoadFileScheduling(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let workers begin with the outer folders: their files take long, and the workers shall end together."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: len(item.path.parts))
 
 
 def shared_folder(name: str) -> Path:

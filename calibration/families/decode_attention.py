@@ -6,6 +6,8 @@ t(mean) + alpha (t(max) - t(mean)).
 
 Between two measured contexts time is linear: a start-up time plus the bytes. With every second context of the H100
 table left out, this is wrong by 0.4 % in the median and 6.0 % in the mean; a power of context by 2.4 and 7.2 %.
+Past the longest measured context of a batch, its bytes take the best rate of the group size: the tables end at a
+product of sequences and context that large batches of a served model exceed tenfold.
 
 Tables time one kernel repeatedly. Where the same GPU was also profiled inside an engine (`with_engine_rows`), the model
 keeps the extra time of its batches by streams (sequences x key-value heads) and context. Head configurations that were
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
@@ -167,23 +170,58 @@ def nearest_head(tables: Mapping[str, Any], head_dim: int, kv_dtype: str) -> tup
 
 
 def _fit_grid(table: pd.DataFrame, accelerator: Accelerator) -> InterpolationGrid:
-    seconds, u_log, points = table.seconds.to_numpy(float), [], []
+    seconds, u_log, points, each_s = table.seconds.to_numpy(float), [], [], []
     for op, index in operators(DecodeAttention, table):
         sequences, context = broadcast(op.sequences, op.context_tokens)
-        u_log.append(np.log(np.minimum(_per_key_s(op, accelerator) / seconds[index], 1.0)))
+        keys_s = _per_key_s(op, accelerator)
+        each_s.append(keys_s / (context * op.n_kv_heads))
+        u_log.append(np.log(np.minimum(keys_s / seconds[index], 1.0)))
         group = np.full(len(index), np.log2(max(op.n_heads / op.n_kv_heads, 1.0)))
         log_kv = np.full(len(index), np.log(float(op.n_kv_heads)))
         points.append(np.stack([np.log(sequences), log_kv, group, np.log(context / sequences)], axis=1))
-    at, values = np.concatenate(points), np.concatenate(u_log)
+    at, values, of_key_s = np.concatenate(points), np.concatenate(u_log), np.concatenate(each_s)
     kept = group_nodes(at[:, 2])
-    at, values = at[kept], values[kept]
+    at, values, of_key_s = at[kept], values[kept], of_key_s[kept]
     axes = [np.unique(at[:, d]) for d in range(4)]
     # A head configuration that was not measured behaves like the average configuration with the same number of streams.
     by_streams = np.column_stack([at[:, 0] + at[:, 1], at[:, 2], at[:, 3]])
     streams = np.log(2.0) * np.unique(np.round(by_streams[:, 0] / np.log(2.0)))
-    pooled = InterpolationGrid.from_points([streams, axes[2], axes[3]], by_streams, values)
-    grid = InterpolationGrid.from_points(axes, at, values, lambda s, kv, g, c: pooled.at([s + kv, g, c])[0])
+    of_group = [at[:, 2] == group for group in axes[2]]
+    best = np.array([values[rows].max() for rows in of_group])
+    key_s = np.array([of_key_s[rows][0] for rows in of_group])[:, None] * np.exp(axes[3])
+    extended = partial(_longer_contexts, best=best, start_s=float(seconds.min()))
+    pooled = InterpolationGrid.from_points(
+        [streams, axes[2], axes[3]],
+        by_streams,
+        values,
+        extended=lambda known: extended(np.exp(streams)[:, None, None] * key_s, known=known),
+    )
+    grid = InterpolationGrid.from_points(
+        axes,
+        at,
+        values,
+        lambda s, kv, g, c: pooled.at([s + kv, g, c])[0],
+        lambda known: extended(np.exp(axes[0][:, None] + axes[1])[..., None, None] * key_s, known=known),
+    )
     return grid.rising(1.0).rising(1.0, 0)
+
+
+def _longer_contexts(keys_s: FloatArray, best: FloatArray, start_s: float, known: FloatArray) -> FloatArray:
+    """Return log utilisation with the contexts past the last known one of each batch added.
+
+    Starting the blocks of a large batch takes time, which the bytes of other blocks hide: a batch takes the longer of
+    its last known time and the time of its bytes at the best rate, after the time of the smallest batch.
+
+    Args:
+        keys_s: The part of the roofline that grows with context. Shape (..., g, c).
+        best: The highest log utilisation by group size. Shape (g,).
+        start_s: The time of the smallest batch.
+        known: Log utilisation, NaN where unknown. Shape (..., g, c).
+    """
+    last = known.shape[-1] - 1 - np.argmax(np.isfinite(known)[..., ::-1], axis=-1)[..., None]
+    seconds_at_last = np.take_along_axis(keys_s / np.exp(known), last, axis=-1)
+    seconds = np.maximum(seconds_at_last, start_s + keys_s / np.exp(best)[:, None])
+    return np.where(np.arange(known.shape[-1]) > last, np.log(keys_s / seconds), known)
 
 
 def _per_key_s(op: DecodeAttention, accelerator: Accelerator) -> FloatArray:

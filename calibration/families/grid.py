@@ -43,10 +43,13 @@ class InterpolationGrid:
         points: FloatArray,
         values: FloatArray,
         elsewhere: Callable[..., FloatArray] | None = None,
+        extended: Callable[[FloatArray], FloatArray] | None = None,
     ) -> Self:
         """Average `values`, shape (n,), at the nodes nearest to `points`, shape (n, d).
 
-        A node without points takes elsewhere(*node coordinates), or is interpolated from the others.
+        A node without points takes the value that `extended` gives it, which maps the values of all nodes (NaN where
+        there are no points) to values of more nodes. A node that is still unknown takes elsewhere(*node coordinates),
+        or is interpolated from the others.
         """
         shape = tuple(len(a) for a in axes)
         # The index of the nearest node; on an axis with one node, all are 0.
@@ -56,9 +59,12 @@ class InterpolationGrid:
         np.add.at(count, index, 1.0)
         measured = count > 0
         known = np.where(measured, total / np.maximum(count, 1.0), np.nan)
+        if extended is not None:
+            known = extended(known)
         if elsewhere is None:
             return cls(tuple(axes), _filled(axes, known), measured)
-        return cls(tuple(axes), np.where(measured, known, elsewhere(*np.meshgrid(*axes, indexing="ij"))), measured)
+        others = elsewhere(*np.meshgrid(*axes, indexing="ij"))
+        return cls(tuple(axes), np.where(np.isfinite(known), known, others), measured)
 
     def at(self, coordinates: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray]:
         """Return (value, origin) at coordinates, one array of a common shape per axis."""

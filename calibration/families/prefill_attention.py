@@ -41,6 +41,10 @@ TILE_ROWS: Final = 64.0
 
 LEAST_EXTRA: Final = 0.05  # minimum share of a chunk's time for its context, against noise
 
+#: Kernels of engines that run the decodes of a mixed step in a kernel of their own: FlashInfer's (BatchDecode), and
+#: TensorRT-LLM's (attentionOp.cpp: enqueueContext, then enqueueGeneration), which other engines call too.
+SEPARATE_DECODES: Final = ("flashinfer", "torch_flow", "trtllm")
+
 LINE_TOKENS: Final = (512.0, 1024.0, 2048.0, 4096.0)
 
 
@@ -203,7 +207,7 @@ def _fit_serial(table: pd.DataFrame) -> Serial | None:
     work = table.pairs * table.n_heads
     rate = float((work / table.seconds)[work >= 0.3 * work.max()].quantile(0.9))
     kernels = set(table["kernel"].astype(str)) if "kernel" in table.columns else set()
-    joins = not any("flashinfer" in k for k in kernels)  # flashinfer runs decodes in a kernel of their own
+    joins = not any(engine in kernel for kernel in kernels for engine in SEPARATE_DECODES)
     return Serial(typical, rate * typical / TILE_ROWS, joins)
 
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from calibration.families.mla import REFERENCE_SHAPE
@@ -90,6 +91,11 @@ DTYPE: Final = {
 
 #: TensorRT-LLM's kernels for nvfp4 experts on Blackwell (moe_config.backend: TRTLLM).
 LOW_LATENCY: Final = "_min_latency"
+
+#: Experts (hidden size, intermediate size, experts per token, experts) for which its reference configurations select
+#: them (examples/configs/database: DeepSeek-R1, Qwen3-235B). Elsewhere the default runs: CUTLASS in 1.0, and in 1.2 by
+#: ModelConfig.resolve_moe_backend for all models but gpt-oss. On B200 CUTLASS takes 2 to 3 times as long.
+LOW_LATENCY_EXPERTS: Final = {(7168, 2048, 8, 256), (4096, 1536, 8, 128)}
 
 #: Columns that tell rows of attention or experts from each other, besides dtype of arithmetic and kernel.
 SHAPE: Final = (
@@ -229,16 +235,26 @@ def as_run(raw: pd.DataFrame) -> pd.DataFrame:
     (flashattention_backend.py), and TensorRT-LLM runs fp8 attention where checkpoint and cache are fp8 (attention.py,
     use_fp8_context_fmha). Of several kernels the one that was timed on the most shapes of a dtype and head size counts:
     the collectors time the engine's default everywhere, and others where a model or a flag selects them. TensorRT-LLM's
-    low-latency experts come first where they were timed, because its recipes for those devices select them.
+    low-latency experts come first for the models whose recipes select them, and last for all others.
     """
     kind = [c for c in ("kv_cache_dtype", "head_dim", "moe_dtype") if c in raw]
     ranked = raw.assign(
         native=(raw.attn_dtype == raw.kv_cache_dtype) if "attn_dtype" in raw else True,
-        quick=raw.kernel_source.str.endswith(LOW_LATENCY),
+        low_latency=_low_latency(raw),
         shapes=raw.groupby([*kind, "kernel_source"]).kernel_source.transform("size"),
-    ).sort_values(["native", "quick", "shapes"], ascending=False, kind="stable")
+    ).sort_values(["native", "low_latency", "shapes"], ascending=False, kind="stable")
     shape = [c for c in SHAPE if c in raw]
     return raw.loc[ranked.drop_duplicates(shape).index.sort_values()].reset_index(drop=True)
+
+
+def _low_latency(raw: pd.DataFrame) -> npt.NDArray[np.int64]:
+    """Return 1 for rows of low-latency experts that a recipe selects, -1 for those of others, else 0; shape (rows,)."""
+    found = raw.kernel_source.str.endswith(LOW_LATENCY).to_numpy(dtype=bool)
+    if not found.any():
+        return np.zeros(len(raw), dtype=np.int64)
+    shapes = zip(raw.hidden_size, raw.inter_size, raw.topk, raw.num_experts, strict=True)
+    selected = np.fromiter((shape in LOW_LATENCY_EXPERTS for shape in shapes), dtype=bool, count=len(raw))
+    return np.where(found, np.where(selected, 1, -1), 0)
 
 
 def _attention(raw: pd.DataFrame) -> pd.DataFrame:

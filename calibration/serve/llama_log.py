@@ -83,14 +83,10 @@ def read_llama_log(path: Path) -> pd.DataFrame:
     """
     import pandas as pd
 
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise InputError(f"the server log cannot be read ({type(error).__name__})", str(path)) from None
     found: list[dict[str, object]] = []
     step: _Step | None = None
     prompts: dict[int, int] = {}
-    for at_s, entry in entries(text):
+    for at_s, entry in entries(path):
         begins = "update_slots: posting NEXT_RESPONSE" in entry
         if begins or "all slots are idle" in entry:
             if step is not None and step.decode_s > 0:
@@ -105,8 +101,16 @@ def read_llama_log(path: Path) -> pd.DataFrame:
     return steps
 
 
-def entries(text: str) -> Iterator[tuple[float, str]]:
-    """Yield the seconds on the log's clock and the text of every entry; two entries may share a line."""
+def entries(path: Path) -> Iterator[tuple[float, str]]:
+    """Yield the seconds on the log's clock and the text of every entry; two entries may share a line.
+
+    Raises:
+        InputError: The log cannot be read.
+    """
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise InputError(f"the server log cannot be read ({type(error).__name__})", str(path)) from None
     for line in text.splitlines():
         for entry in _ENTRY.finditer(line):
             minute, second, ms, us = (int(part) for part in entry.groups()[:4])

@@ -1,8 +1,13 @@
-"""A short probe of a served model: single requests of many lengths, then bursts that decode together."""
+"""A short probe of a served model: single requests of many lengths, then bursts that decode together.
+
+Other processes and other guests of the same host slow a machine down for seconds at a time. A probe therefore repeats
+its lengths and its bursts in turn until each part has lasted for several seconds, so that every size is measured at
+several moments. The requests of a large model last that long with the fewest repeats.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,20 +17,22 @@ import numpy as np
 
 from calibration.accuracy.measured_run import MeasuredRun, combined
 from calibration.serve.clients import TRIES, Client, Endpoint, IncompleteReplay
-from catalogs.arrays import IntArray
+from catalogs.arrays import FloatArray, IntArray
 from catalogs.workloads.request_set import RequestSet
 
 OUTPUT_TOKENS: Final = 24
 
 BURST_INPUT_TOKENS: Final = 96
 
-SHORTEST_INPUT_TOKENS: Final = 16
+SHORTEST_INPUT_TOKENS: Final = 4
 
 N_LENGTHS: Final = 12
 
 BURSTS: Final = (2, 4, 8, 16, 32, 64, 128)
 
-REPEATS: Final = 2
+REPEATS: Final = (2, 8)  # fewest and most of each length and of each burst
+
+PART_S: Final = 10.0  # time that the single requests, and the bursts, should take
 
 SPACE: Final = 1.5  # time between bursts, in multiples of the longest time that a burst should take
 
@@ -34,32 +41,64 @@ SPACE: Final = 1.5  # time between bursts, in multiples of the longest time that
 class Probe:
     """The measured runs of a probe.
 
-    `burst_sizes` holds the number of requests of each burst of the second run, in order.
+    `burst_sizes` holds the number of requests of each burst of the second run, in order: all sizes, repeatedly.
+    `burst_passes` holds how often a decode step of each burst reads the weights; () if the engine reads them once.
     """
 
     lone: MeasuredRun
     bursts: MeasuredRun
     burst_sizes: tuple[int, ...]
+    burst_passes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeLimits:
+    """The extent of a probe.
+
+    Attributes:
+        most_input_tokens: Longest prompt of the single requests.
+        max_num_seqs: Limit of concurrent sequences of the server; larger bursts are left out.
+        part_s: Time that the single requests, and the bursts, should take.
+    """
+
+    most_input_tokens: int
+    max_num_seqs: int
+    part_s: float = PART_S
+
+
+def joined(probes: Sequence[Probe]) -> Probe:
+    """Return several probes of one engine as one; passes are unknown if they are unknown for one of them."""
+    passes = [each.burst_passes for each in probes]
+    return Probe(
+        combined(_in_turn([each.lone for each in probes])),
+        combined(_in_turn([each.bursts for each in probes])),
+        tuple(n for each in probes for n in each.burst_sizes),
+        tuple(n for each in passes for n in each) if all(passes) else (),
+    )
+
+
+def _in_turn(runs: Sequence[MeasuredRun]) -> list[tuple[IntArray, MeasuredRun]]:
+    """Return each run with the positions of its requests, one run after the other."""
+    ends = np.cumsum([run.n for run in runs]).tolist()
+    return [(np.arange(end - run.n, end), run) for end, run in zip(ends, runs, strict=True)]
 
 
 def probe(
     client: Client,
     target: Endpoint,
-    most_input_tokens: int,
-    max_num_seqs: int,
+    limits: ProbeLimits,
     out: Path,
     tell: Callable[[str], None],
     seed: int = 0,
 ) -> Probe:
-    """Run the probe, which takes about half a minute on a small model.
+    """Run the probe, which takes about half a minute on a small model, and longer the slower the model is.
 
     Requests that fail are sent again: a lone request by itself, a request of a burst with its whole burst.
 
     Args:
         client: The load client.
         target: The server.
-        most_input_tokens: Longest prompt of the single requests.
-        max_num_seqs: Limit of concurrent sequences of the server; larger bursts are left out.
+        limits: The extent of the probe.
         out: Folder for the client's files.
         tell: Shows which requests failed, and why.
         seed: Seed of the order of prompt lengths.
@@ -69,13 +108,23 @@ def probe(
         IncompleteReplay: If requests fail in every attempt.
     """
     send = partial(replay_groups, client, target, tell=tell)
-    warm_up, single = lone_requests(most_input_tokens, seed + 1, repeats=1), lone_requests(most_input_tokens, seed)
-    send(warm_up, np.arange(warm_up.n), out / "warm-up")
+    most = limits.most_input_tokens
+    warm_up = lone_requests(most, seed + 1, repeats=1)
+    warmed = send(warm_up, np.arange(warm_up.n), out / "warm-up")
+    single = lone_requests(most, seed, repeats_within(limits.part_s, float(warmed.e2e_s.sum())))
     lone = send(single, np.arange(single.n), out / "lone")
-    sizes = tuple(n for n in BURSTS if n <= max_num_seqs for _ in range(REPEATS))
+    sizes = tuple(n for n in BURSTS if n <= limits.max_num_seqs)
     first = lone.stat("ttft", "mean") * BURST_INPUT_TOKENS / max(float(lone.input_tokens.mean()), 1.0)
-    spread = burst_requests(sizes, max(first, lone.stat("ttft", "p50") * 0.2), lone.stat("tpot", "p50"))
+    times_s = max(first, lone.stat("ttft", "p50") * 0.2), lone.stat("tpot", "p50")
+    sizes *= repeats_within(limits.part_s, float(_spaces_s(np.array(sizes), *times_s).sum()))
+    spread = burst_requests(sizes, *times_s)
     return Probe(lone, send(spread, np.repeat(np.arange(len(sizes)), sizes), out / "bursts"), sizes)
+
+
+def repeats_within(most_s: float, once_s: float) -> int:
+    """Return how often something that takes `once_s` is repeated to take `most_s`, within REPEATS."""
+    fewest, most = REPEATS
+    return fewest if once_s <= 0.0 else min(most, max(fewest, int(most_s / once_s)))
 
 
 def replay_groups(
@@ -131,10 +180,14 @@ def _part(requests: RequestSet, groups: IntArray, kept: IntArray) -> RequestSet:
     return replace(requests, arrival_s=arrival_s, input_tokens=inputs, output_tokens=outputs)
 
 
-def lone_requests(most_input_tokens: int, seed: int, repeats: int = REPEATS) -> RequestSet:
-    """Return requests that one client sends one after the other, with log-spaced prompt lengths in random order."""
+def lone_requests(most_input_tokens: int, seed: int, repeats: int = REPEATS[0]) -> RequestSet:
+    """Return requests that one client sends one after the other, with log-spaced prompt lengths in random order.
+
+    Every repeat has all lengths in an order of its own.
+    """
     lengths = np.geomspace(SHORTEST_INPUT_TOKENS, max(most_input_tokens, SHORTEST_INPUT_TOKENS + 1), N_LENGTHS)
-    inputs = np.random.default_rng(seed).permutation(np.repeat(lengths.astype(np.int64), repeats))
+    rng = np.random.default_rng(seed)
+    inputs = np.concatenate([rng.permutation(lengths.astype(np.int64)) for _ in range(repeats)])
     return RequestSet(np.zeros(len(inputs)), inputs, np.full(len(inputs), OUTPUT_TOKENS), concurrency=1, name="lone")
 
 
@@ -149,7 +202,12 @@ def burst_requests(sizes: tuple[int, ...], first_s: float, token_s: float) -> Re
         token_s: Time per output token of a single request, in seconds.
     """
     n = np.array(sizes, dtype=np.int64)
-    spaces_s = SPACE * n * (first_s + 0.5 * OUTPUT_TOKENS * token_s) + OUTPUT_TOKENS * token_s + 0.3
-    arrivals_s = np.repeat(np.cumsum(np.append(0.0, spaces_s))[:-1], n)
+    arrivals_s = np.repeat(np.cumsum(np.append(0.0, _spaces_s(n, first_s, token_s)))[:-1], n)
     inputs, outputs = (np.full(len(arrivals_s), tokens) for tokens in (BURST_INPUT_TOKENS, OUTPUT_TOKENS))
     return RequestSet(arrivals_s, inputs, outputs, name="bursts")
+
+
+def _spaces_s(n: IntArray, first_s: float, token_s: float) -> FloatArray:
+    """Return the seconds from each burst of n requests to the next. All arrays have shape (bursts,)."""
+    each_s = SPACE * (first_s + 0.5 * OUTPUT_TOKENS * token_s)
+    return n.astype(np.float64) * each_s + (OUTPUT_TOKENS * token_s + 0.3)

@@ -83,6 +83,7 @@ FEATURES: Final[Mapping[str, DeploymentFeature]] = {
     "multimodal": _given("multimodal", "serving of images, videos and audio"),
     "kv_offload": _given("kv_offload", "KV offload"),
     "kv_pool": DeploymentFeature("a KV pool that replicas share", _kv_pool, "kv_offload: {shared: false}"),
+    "kv_retention": _given("kv_retention", "retention of KV blocks by priority"),
     "autoscaling": _given("autoscaling", "autoscaling"),
     "swap": DeploymentFeature("preemption by swap", _swap, "preemption: recompute"),
     "swap_space_gib": _given("swap_space_gib", "swap space"),
@@ -101,6 +102,7 @@ SUPPORTING_POLICIES: Final[Mapping[str, Mapping[str, str]]] = {
     "lora": {"vllm-v1": "vllm"},
     "multimodal": {"vllm-v1": "vllm", "sglang": "sglang"},
     "kv_offload": {"vllm-v1": "vllm"},  # --kv-offloading-size
+    "kv_retention": {"trtllm": "trtllm", "trtllm-max-utilization": "trtllm-max-utilization"},
     "swap": {"vllm-v0": "vllm-v0"},  # later versions have no --preemption-mode
 }
 
@@ -141,6 +143,7 @@ INCOMPATIBLE: Final[Mapping[str, tuple[str, ...]]] = {
         "ranks",
     ),
     "kv_offload": ("queue", "pipeline_parallel", "ranks"),
+    "kv_retention": ("ranks", "pipeline_parallel"),
     "kv_pool": ("autoscaling",),  # the pool would lose the part of a replica that ends
     "swap": ("queue",),
 }

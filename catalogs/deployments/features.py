@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from catalogs.deployments.compatibility import FeatureContext, feature_with_one_scheduler
 from catalogs.deployments.resolved import OffloadTiers
-from catalogs.deployments.schema import Deployment, Lora, Multimodal
+from catalogs.deployments.schema import Deployment, KvRetention, Lora, Multimodal
 from catalogs.engines.profile import EngineProfile, RankDispatch
 from catalogs.errors import InputError
 from catalogs.hardware.host_copies import copy_rates
@@ -47,6 +47,9 @@ def resolve_offload(deployment: Deployment, hardware: Hardware, replicas: int) -
         raise InputError(rule, f"host_pages: {requested.host_pages}", "host_pages: null")
     if between is not None and not requested.shared:
         raise InputError("kv_offload.pool_gib_per_s needs a pool that replicas share", between, "shared: true")
+    if requested.expire_s is not None and not requested.shared:
+        rule = "kv_offload.expire_s needs a pool that replicas share: blocks of a replica's own tiers do not expire"
+        raise InputError(rule, requested.expire_s, "shared: true")
     to_host, to_device = copy_rates(hardware.node, requested.host_pages)
     if rate is not None:
         to_host = to_device = rate * GIB
@@ -62,7 +65,19 @@ def resolve_offload(deployment: Deployment, hardware: Hardware, replicas: int) -
     if not requested.shared:
         return tiers
     network = hardware.node.network_bytes_per_s if between is None else between * GIB
-    return replace(tiers, shared=True, pool_bytes_per_s=network)
+    return replace(tiers, shared=True, pool_bytes_per_s=network, expire_s=requested.expire_s)
+
+
+def resolve_retention(deployment: Deployment, prefix_caching: bool) -> KvRetention | None:
+    """Return the blocks that a deployment evicts last, or None where it names none.
+
+    Raises:
+        InputError: Prefix caching is off.
+    """
+    if deployment.kv_retention is not None and not prefix_caching:
+        rule = "kv_retention needs prefix caching, by which kept blocks are found again"
+        raise InputError(rule, "prefix_caching: false", "prefix_caching: true")
+    return deployment.kv_retention
 
 
 def check_host_memory(key: str, gib: float, hardware: Hardware, replicas: int) -> None:

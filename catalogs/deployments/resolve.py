@@ -15,6 +15,7 @@ from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.scale_blocks import check_scale_blocks
 from catalogs.deployments.schema import Deployment
 from catalogs.deployments.speculation import Speculation
+from catalogs.deployments.stages import resolve_stage_layers
 from catalogs.engines.files import load_engine
 from catalogs.engines.profile import EngineProfile
 from catalogs.errors import InputError, nearest_name
@@ -175,12 +176,14 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
         queueing=parse_queueing(deployment.queue, names.engine, limits.max_num_seqs),
         scaling=scaling,
         offload=features.resolve_offload(deployment, names.hardware, replicas),
+        kv_retention=features.resolve_retention(deployment, limits.prefix_caching),
         lora=features.resolve_lora(deployment),
         multimodal=features.resolve_multimodal(deployment, names.model, names.engine),
         speculation=speculation,
         rank_dispatch=features.resolve_rank_dispatch(requested, layout),
         api_server_count=features.resolve_api_servers(requested, names.hardware, layout),
         swap_bytes=features.resolve_swap_bytes(deployment, names.hardware, replicas, layout),
+        stage_layers=resolve_stage_layers(deployment.pipeline_layers, layout, names.model, names.engine),
         settings=settings,
         notices=engine_notices + settings.notices + own + weight_notices + kv_notices + layout_notices,
     )

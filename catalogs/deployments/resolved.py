@@ -9,7 +9,7 @@ from catalogs.deployments.autoscaling import Autoscaling
 from catalogs.deployments.engine_settings import DEFAULTS, EngineSettings
 from catalogs.deployments.layout import Layout, Limits, Role
 from catalogs.deployments.queueing import FCFS, Queueing
-from catalogs.deployments.schema import Deployment, Lora, Multimodal
+from catalogs.deployments.schema import Deployment, KvRetention, Lora, Multimodal
 from catalogs.deployments.speculation import Speculation
 from catalogs.engines.profile import EngineProfile, RankDispatch
 from catalogs.hardware.specs import Hardware
@@ -30,6 +30,7 @@ class OffloadTiers:
     to_host_bytes_per_s: float | None = None  # per accelerator; None: as host_bytes_per_s
     shared: bool = False  # the tiers of all replicas are one pool
     pool_bytes_per_s: float = 0.0  # per accelerator, one direction, to the part of the pool on other nodes; 0: no pool
+    expire_s: float | None = None  # from when a block was stored; None: without an end
 
     @property
     def as_written(self) -> dict[str, float]:
@@ -42,7 +43,10 @@ class OffloadTiers:
             **({} if back is None else {"to_host_gib_per_s": back / GIB}),
             "disk_gib_per_s": self.disk_bytes_per_s / GIB,
         }
-        return own | {"shared": True, "pool_gib_per_s": self.pool_bytes_per_s / GIB} if self.shared else own
+        if not self.shared:
+            return own
+        own |= {"shared": True, "pool_gib_per_s": self.pool_bytes_per_s / GIB}
+        return own if self.expire_s is None else own | {"expire_s": self.expire_s}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,7 @@ class ResolvedDeployment:
     queueing: Queueing = FCFS
     scaling: Autoscaling | None = None  # None: the number of replicas is fixed
     offload: OffloadTiers | None = None
+    kv_retention: KvRetention | None = None
     lora: Lora | None = None
     swap_bytes: float = 0.0  # per accelerator, for preempted requests; 0: they are recomputed
     multimodal: Multimodal | None = None  # None: the towers of the model are not run
@@ -72,6 +77,7 @@ class ResolvedDeployment:
     speculation: Speculation | None = None
     rank_dispatch: RankDispatch | None = None  # None: a replica has one rank
     api_server_count: int = 1  # API server processes of each replica
+    stage_layers: tuple[int, ...] = ()  # layers of each pipeline stage; empty: one stage
     settings: EngineSettings = DEFAULTS  # what the deployment sets instead of the engine's defaults
     role: Role = "both"
     site: str = ""  # pools of one site share its hardware
@@ -171,4 +177,5 @@ class ResolvedDeployment:
         values |= {"lora": self.lora.model_dump() if self.lora else None}
         values |= {"speculative": self.speculation.as_written if self.speculation else None}
         values |= {"kv_offload": self.offload.as_written if self.offload else None}
+        values |= {"kv_retention": self.kv_retention.model_dump() if self.kv_retention else None}
         return values | {"autoscaling": self.scaling.model_dump() if self.scaling else None}

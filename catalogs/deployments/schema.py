@@ -71,6 +71,23 @@ class KvOffload(StrictYamlBlock):
     disk_gib_per_s: PositiveFloat | None = None  # per replica, one direction
     shared: bool = False  # one pool for all replicas, prefill and decode replicas included
     pool_gib_per_s: PositiveFloat | None = None  # per accelerator, one direction, to the pool's part on other nodes
+    expire_s: Annotated[float, Field(ge=0)] | None = None  # from when a block was stored; null: blocks do not expire
+
+
+#: The priority of KV blocks without another one (TensorRT-LLM, `KvCacheRetentionConfig.kDefaultRetentionPriority`).
+DEFAULT_PRIORITY: Final = 35
+
+
+class KvRetention(StrictYamlBlock):
+    """The `kv_retention` block of deployment.yaml: the `KvCacheRetentionConfig` that every request of TensorRT-LLM has.
+
+    The blocks of the first `prompt_tokens` tokens of a prompt, or all blocks if it is null, have a priority above the
+    default, so that all others are evicted before them. The priority ends `duration_s` after a block was released.
+    """
+
+    prompt_tokens: PositiveInt | None = None
+    priority: Annotated[int, Field(gt=DEFAULT_PRIORITY, le=100)] = 100
+    duration_s: Annotated[float, Field(ge=0)] | None = None  # null: without an end
 
 
 class Lora(StrictYamlBlock):
@@ -166,6 +183,7 @@ class Deployment(StrictYamlBlock):
     replicas: PositiveInt = 1
     tensor_parallel: PositiveInt = 1
     pipeline_parallel: PositiveInt = 1
+    pipeline_layers: list[PositiveInt] | None = None  # layers of each pipeline stage; null: as the engine divides them
     data_parallel: PositiveInt = 1
     expert_parallel: bool = False
     context_parallel: PositiveInt = 1  # ranks that share each prompt's tokens
@@ -197,6 +215,7 @@ class Deployment(StrictYamlBlock):
     attention_backend: AttentionBackend | None = None  # kernels of attention; null: the engine's choice
     sampling: Literal["random", "top_p", "greedy"] = "random"  # sampling in requests; random: temperature only
     kv_offload: KvOffload | None = None  # KV blocks are also kept in host memory and on disk
+    kv_retention: KvRetention | None = None  # KV blocks that are evicted last; null: those that were used last
     preemption: Literal["recompute", "swap"] | None = None
     swap_space_gib: Annotated[float, Field(ge=0, le=MOST_GIB)] | None = (
         None  # host memory of each accelerator for swapped requests

@@ -211,6 +211,8 @@ class EngineProfile:
     packs_weights: bool = True  # on a CPU, lays weights out for oneDNN when it loads them; plain torch does not
     top_p_by_sort: bool = False  # top_p sampling sorts all logits, instead of using a kernel without a sort
     fuses_norms: bool = False  # in graphs, the all-reduce kernel also adds the residual and normalises
+    #: The largest message whose all-reduce does so, by the largest group of ranks; {}: all messages of graphs.
+    fused_norm_bytes: dict[int, int] = field(default_factory=dict)
     fuses_quantisation: bool = False  # norms and activations write per-tensor FP8 for the product that follows
     modelopt_checkpoints: bool = False  # fp8 weights of a 16-bit model are NVIDIA's: one scale a tensor, fp8 KV cache
     mxfp8_activations: bool = False  # MXFP4 experts take 8-bit inputs where the device multiplies 4-bit operands
@@ -231,6 +233,8 @@ class EngineProfile:
     #: The stages of pipeline_parallel compute one batch, one stage after the other, and no second batch enters before
     #: it leaves: a model cut by layers in one process (llama.cpp's --split-mode layer, device_map of transformers).
     stages_in_turn: bool = False
+    #: Stages that get the layers that are left over where they do not divide evenly (catalogs/deployments/stages.py).
+    spare_layers: Literal["before last", "all on last", "last", "first", "with output"] = "before last"
     first_token: FirstToken = "prefill"
     kv_transfer: KvTransfer = "at_end"
     #: Send queues of a prefill replica, chosen by destination; each sends the blocks of one request at a time. None:

@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass, field
 
 from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.deployments.stages import divided
 from catalogs.io.input_files import exists, user_path
 from catalogs.models.spec import Checkpoint, ModelSpec
 
@@ -13,6 +14,14 @@ _NEGATED = "--no-"
 
 #: Flags with several values, which are separate words of the command.
 _LISTS = ("--cuda-graph-bs",)
+
+
+def own_stage_layers(r: ResolvedDeployment) -> list[int]:
+    """Return the layers of each pipeline stage where they are not those of the engine's own division; else none."""
+    stages = len(r.stage_layers)
+    if not stages or r.stage_layers == divided(r.engine.spare_layers, r.model.n_layers, stages):
+        return []
+    return list(r.stage_layers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Final
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.engines.flags import flag_table
 from catalogs.errors import InputError
-from catalogs.launch.arguments import Arguments, weights_at
+from catalogs.launch.arguments import Arguments, own_stage_layers, weights_at
 
 #: ggml's names of the dtypes that convert_hf_to_gguf.py can write.
 _GGML_TYPES: Final = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}
@@ -46,7 +46,9 @@ def llama_cpp_arguments(resolved: ResolvedDeployment) -> Arguments:
         mode = "tensor" if r.layout.tensor_parallel > 1 else "layer"
         count = r.accelerators_per_replica
         if count > 1:  # by default the server spreads the model over every device that it sees
-            found += [("--split-mode", mode), ("--tensor-split", ",".join(["1"] * count))]
+            layers = own_stage_layers(r)
+            shares = [*layers[:-1], layers[-1] + 1] if layers else [1] * count  # with the output layer
+            found += [("--split-mode", mode), ("--tensor-split", ",".join(map(str, shares)))]
         elif r.hardware.n_accelerators > 1:
             found.append(("--split-mode", "none"))
     return Arguments(("llama-server",), tuple(found), (_gguf_note(r),), model=weights_at(r.model))

@@ -8,7 +8,7 @@ from catalogs.deployments.engine_settings import EngineSettings
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.engines.flags import FlagTable, flag_table
 from catalogs.errors import InputError
-from catalogs.launch.arguments import Arguments, served_weights
+from catalogs.launch.arguments import Arguments, own_stage_layers, served_weights
 from catalogs.launch.vllm import shared_flags
 
 #: Methods that distribute requests over data-parallel ranks, for which SGLang has names.
@@ -23,6 +23,9 @@ DEEPEP_MODES: Final = {
 
 #: Architectures whose vision tower SGLang loads only on request (srt/configs/model_config.py).
 TEXT_BY_DEFAULT: Final = ("Gemma3ForConditionalGeneration", "Llama4ForConditionalGeneration")
+
+#: Layers of each pipeline stage (srt/distributed/utils.py).
+STAGES_VARIABLE: Final = "SGLANG_PP_LAYER_PARTITION"
 
 PROGRAM: Final = ("python3", "-m", "sglang.launch_server")
 
@@ -67,7 +70,11 @@ def sglang_arguments(resolved: ResolvedDeployment) -> Arguments:
     if r.role in ("prefill", "decode"):  # NIXL uses NVLink inside a node; the default, Mooncake, needs network cards
         found += [("--disaggregation-mode", r.role), ("--disaggregation-transfer-backend", "nixl")]
     found.append(("--enable-metrics", None))
-    return Arguments(PROGRAM, tuple(found), tuple(notes), model=at)
+    environment = {}
+    if layers := own_stage_layers(r):
+        environment[STAGES_VARIABLE] = ",".join(map(str, layers))
+        notes.append(f"{STAGES_VARIABLE}={environment[STAGES_VARIABLE]} in the environment of the server")
+    return Arguments(PROGRAM, tuple(found), tuple(notes), environment, model=at)
 
 
 def _media(r: ResolvedDeployment) -> list[tuple[str, str | None]]:

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from catalogs.deployments.engine_settings import EngineSettings
 from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.deployments.schema import KvRetention
 from catalogs.engines.flags import flag_table
 from catalogs.errors import InputError
-from catalogs.launch.arguments import Arguments, checkpoint_notes, folder_notes, served_weights
+from catalogs.launch.arguments import Arguments, checkpoint_notes, folder_notes, own_stage_layers, served_weights
 
 #: TensorRT-LLM's names of dtypes (llmapi/llm_args.py).
 _DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -57,10 +58,20 @@ def trtllm_arguments(resolved: ResolvedDeployment) -> Arguments:
         notes += checkpoint_notes(r.model, checkpoint)
     elif r.weight_dtype != r.model.weight_dtype:
         notes.append(f"needs a {r.weight_dtype} checkpoint of {at}: use its name in place of the model")
+    if r.kv_retention is not None:
+        notes.append(f"each request needs a kv_cache_retention_config: {_retention(r.kv_retention)}")
     if r.model.encodes_prompt:
         share = "the share of prompt tokens in all tokens of a request"
         notes.append(f"cross_kv_cache_fraction {CROSS_SHARE:g} is TensorRT-LLM's starting point; better is {share}")
     return Arguments(("trtllm-serve", at), tuple(found), tuple(notes), model=at)
+
+
+def _retention(kept: KvRetention) -> str:
+    """Return the retention of a request as a call of TensorRT-LLM's LLM API."""
+    lasts = "None" if kept.duration_s is None else f"timedelta(seconds={kept.duration_s:g})"
+    first = f"TokenRangeRetentionConfig(0, {kept.prompt_tokens}, {kept.priority}, {lasts})"
+    rest = f", {kept.priority}, {lasts}" if kept.prompt_tokens is None else ""
+    return f"KvCacheRetentionConfig([{first}]{rest})"
 
 
 #: TensorRT-LLM's names of kernels for experts (llmapi/llm_args.py, MoeConfig.backend).
@@ -113,6 +124,8 @@ def config(r: ResolvedDeployment) -> dict[str, Any]:
         cache["dtype"] = "fp8"
     if r.limits.block_size != r.engine.block_size_tokens:
         cache["tokens_per_block"] = r.limits.block_size
+    if layers := own_stage_layers(r):
+        found["pp_partition"] = layers
     _set(found, r.settings)
     if not r.model.encodes_prompt:
         return found | {"enable_chunked_prefill": r.engine.chunked_prefill}

@@ -11,7 +11,14 @@ from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.speculation import Speculation
 from catalogs.engines.flags import FlagTable, flag_table
 from catalogs.errors import InputError
-from catalogs.launch.arguments import Arguments, checkpoint_notes, folder_notes, served_weights, weights_at
+from catalogs.launch.arguments import (
+    Arguments,
+    checkpoint_notes,
+    folder_notes,
+    own_stage_layers,
+    served_weights,
+    weights_at,
+)
 from catalogs.units import GIB
 
 #: Dtypes that `--quantization` applies while loading a 16-bit checkpoint; others need a checkpoint in that dtype.
@@ -22,6 +29,9 @@ KV_CHOICES: Final = ("fp8", "bf16")
 
 #: Experts in MXFP4 take 8-bit inputs (vllm/envs.py).
 MXFP8_VARIABLE: Final = "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8"
+
+#: Layers of each pipeline stage (vllm/envs.py).
+STAGES_VARIABLE: Final = "VLLM_PP_LAYER_PARTITION"
 
 #: Versions of FlashAttention, which one backend of vLLM has (config/attention.py, flash_attn_version).
 _FLASH_VERSIONS: Final = {"fa2": 2, "fa3": 3, "fa4": 4}
@@ -83,6 +93,9 @@ def vllm_arguments(resolved: ResolvedDeployment) -> Arguments:
         found += [("--enable-request-id-headers", None), ("--ec-transfer-config", json.dumps(connector))]
     at, _ = served_weights(r)
     environment = {MXFP8_VARIABLE: "1"} if r.settings.activation_dtype == "mxfp8" else {}
+    if layers := own_stage_layers(r):
+        environment[STAGES_VARIABLE] = ",".join(map(str, layers))
+        notes.append(f"{STAGES_VARIABLE}={environment[STAGES_VARIABLE]} in the environment of the server")
     if r.hardware.accelerator.maker == "amd":
         environment[AITER_VARIABLE] = "1"
         notes.append(

@@ -103,9 +103,9 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 class EqualCallsOnce(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped here
     """Runs each meta kernel once for equal arguments, for other modes that are entered within this one."""
 
-    def __init__(self) -> None:
+    def __init__(self, results: MetaCache) -> None:
         super().__init__()
-        self.results = MetaCache()
+        self.results = results
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

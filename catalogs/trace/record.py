@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Final
@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from catalogs.trace.equal_modules import CallArguments, CallResults, EqualModules, Unrepeatable
 from catalogs.trace.kinds import (
     FILLS,
     TABLE_READS,
@@ -57,9 +58,12 @@ class Amount:
     weights: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RecordedOperator:
-    """One operator of a run. `live` is what lives while it runs, its outputs included."""
+    """One operator of a run, which nothing changes later.
+
+    `live` is what lives while it runs, its outputs included. `widths` has the extents of each dim, 0 for a number.
+    """
 
     module: str
     kind: str
@@ -69,6 +73,7 @@ class RecordedOperator:
     writes: Amount
     live: Amount
     dtype: str | None
+    widths: tuple[tuple[str, int], ...]
 
 
 @dataclass(slots=True)
@@ -86,19 +91,18 @@ def elements_in_memory(tensor: torch.Tensor) -> int:
 class _Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped here
     """Records each operator that reaches the dispatcher."""
 
-    def __init__(self, module: torch.nn.Module, dtype: torch.dtype, recording: Recording) -> None:
+    def __init__(self, module: torch.nn.Module, dtype: torch.dtype, recording: Recording, results: MetaCache) -> None:
         super().__init__()
         self.dtype = dtype
         self.recording = recording
         self.stack = [""]
-        self.names = {id(m): name for name, m in module.named_modules()}
         tensors = [*module.parameters(), *module.buffers()]
         self.parameters = {t.untyped_storage()._cdata for t in tensors}
         self._kept = tensors  # so that no other storage takes their addresses
         self.live: dict[int, tuple[weakref.ref[Any], int, bool]] = {}
         self.live_elements = 0
         self.live_bytes = 0
-        self.results = MetaCache()
+        self.results = results
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -190,6 +194,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped he
                 self.amount_of(written),
                 Amount(self.live_elements, self.live_bytes),
                 dtype,
+                tuple((name, len(dim) if isinstance(dim, tuple) else 0) for name, dim in dims.items()),
             )
         )
 
@@ -266,29 +271,132 @@ class _AttentionAsOne(TorchFunctionMode):  # type: ignore[misc]  # torch is unty
         return output
 
 
+#: Operators of a call from which repeating it costs less than running it.
+FEWEST_OPERATORS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What one call of a module did: its operators, what lived before it, and how to make its results anew."""
+
+    module: str
+    operators: list[RecordedOperator]
+    live: Amount
+    results: CallResults
+
+
+class _Calls:
+    """Runs the modules of a recording: names their operators, and repeats the calls of equal modules."""
+
+    def __init__(self, recorder: _Recorder, names: Mapping[int, str], kinds: Mapping[int, int]) -> None:
+        self.recorder = recorder
+        self.names = names
+        self.kinds = kinds
+        self.known: dict[Any, _Call | None] = {}
+        self.small: set[int] = set()
+
+    def call(self, original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Return what a module returns, from an equal call if there was one."""
+        stack = self.recorder.stack
+        name = self.names.get(id(module), stack[-1])
+        kind = self.kinds.get(id(module))
+        arguments = None
+        if kind is not None and kind not in self.small:
+            with suppress(Unrepeatable):
+                arguments = CallArguments(args, kwargs, self.recorder.parameters.__contains__)
+        stack.append(name)
+        try:
+            if arguments is None:
+                return original(module, *args, **kwargs)
+            key = (kind, arguments.key)
+            if key not in self.known:
+                return self._first(key, arguments, original, module, args, kwargs)
+            known = self.known[key]
+            return original(module, *args, **kwargs) if known is None else self._repeat(known, arguments)
+        finally:
+            stack.pop()
+
+    def _first(
+        self,
+        key: Any,
+        arguments: CallArguments,
+        original: Callable[..., Any],
+        module: torch.nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Run a module, and keep what it did where that can be repeated."""
+        recorder = self.recorder
+        start, name = len(recorder.recording.operators), recorder.stack[-1]
+        before, live = dict(recorder.live), Amount(recorder.live_elements, recorder.live_bytes)
+        result = original(module, *args, **kwargs)
+        self.known[key] = None
+        operators = recorder.recording.operators[start:]
+        if len(operators) < FEWEST_OPERATORS:
+            self.small.add(key[0])
+            return result
+        try:
+            results = CallResults(result, arguments)
+            unchanged = CallArguments(args, kwargs, recorder.parameters.__contains__).key == arguments.key
+        except Unrepeatable:
+            return result
+        kept = all(recorder.live.get(storage) is value for storage, value in before.items())
+        if unchanged and kept and recorder.live.keys() - before.keys() == results.new.keys():
+            inside = f"{name}."
+            if all(op.module == name or op.module.startswith(inside) for op in operators):
+                self.known[key] = _Call(name, operators, live, results)
+        return result
+
+    def _repeat(self, known: _Call, arguments: CallArguments) -> Any:
+        """Record what an equal call did, and return its results anew."""
+        recorder = self.recorder
+        elements = recorder.live_elements - known.live.elements
+        fixed = recorder.live_bytes - known.live.fixed_bytes
+        name, start = recorder.stack[-1], len(known.module)
+        recorder.recording.operators += [
+            RecordedOperator(
+                name + op.module[start:],
+                op.kind,
+                op.operator,
+                op.dims,
+                op.reads,
+                op.writes,
+                Amount(op.live.elements + elements, op.live.fixed_bytes + fixed),
+                op.dtype,
+                op.widths,
+            )
+            for op in known.operators
+        ]
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            result = known.results.make(arguments)
+            for tensor in tensors_in(result):
+                recorder.hold(tensor)
+        return result
+
+
 @contextmanager
-def _module_names(recorder: _Recorder) -> Iterator[None]:
-    """Keep the recorder's stack of module names while modules run."""
-    modules = torch.nn.modules.module
+def _calls_of_modules(calls: _Calls) -> Iterator[None]:
+    """Pass every call of a module through `calls`."""
+    original = torch.nn.Module.__call__
 
-    def enter(module: torch.nn.Module, _: object) -> None:
-        recorder.stack.append(recorder.names.get(id(module), recorder.stack[-1]))
+    def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return calls.call(original, module, args, kwargs)
 
-    def leave(*_: object) -> None:
-        recorder.stack.pop()
-
-    handles = [
-        modules.register_module_forward_pre_hook(enter),
-        modules.register_module_forward_hook(leave, always_call=True),
-    ]
+    torch.nn.Module.__call__ = call
     try:
         yield
     finally:
-        for handle in handles:
-            handle.remove()
+        torch.nn.Module.__call__ = original
 
 
-def record(module: torch.nn.Module, run: Callable[[], Any], inputs: Iterable[Any], dtype: torch.dtype) -> Recording:
+def record(
+    module: torch.nn.Module,
+    run: Callable[[], Any],
+    inputs: Iterable[Any],
+    dtype: torch.dtype,
+    equal: EqualModules | None = None,
+    results: MetaCache | None = None,
+) -> Recording:
     """Return what one call of `run` does.
 
     Args:
@@ -296,9 +404,13 @@ def record(module: torch.nn.Module, run: Callable[[], Any], inputs: Iterable[Any
         run: Runs the module on tensors of the meta device.
         inputs: The arguments of the run, whose tensors are live from the start.
         dtype: The dtype in which the network computes.
+        equal: Which submodules are built alike, of which one is run; without it every module runs.
+        results: The results of operators that earlier runs found.
     """
     recording = Recording()
-    recorder = _Recorder(module, dtype, recording)
+    recorder = _Recorder(module, dtype, recording, MetaCache() if results is None else results)
+    names = equal.names if equal else {id(m): name for name, m in module.named_modules()}
+    calls = _Calls(recorder, names, equal.kinds if equal else {})
     for tensor in tensors_in(list(inputs)):
         recorder.hold(tensor)
     collecting = gc.isenabled()
@@ -309,7 +421,7 @@ def record(module: torch.nn.Module, run: Callable[[], Any], inputs: Iterable[Any
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             stack.enter_context(torch.device("meta"))
-            stack.enter_context(_module_names(recorder))
+            stack.enter_context(_calls_of_modules(calls))
             stack.enter_context(_AttentionAsOne(recorder))
             stack.enter_context(recorder)
             result = run()

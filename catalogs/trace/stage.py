@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from fractions import Fraction
 from functools import cache
 from itertools import product
 from math import prod
@@ -44,15 +45,23 @@ class TracedStage:
     unknown: tuple[str, ...] = ()
 
 
-def trace_operators(run: Runner, sizes: Sequence[JobSize]) -> TracedStage:
-    """Return the operators that `run` launches as a function of the sizes.
+def trace_operators(run: Runner, sizes: Sequence[JobSize], whole: Runner | None = None) -> TracedStage:
+    """Return the operators that a module launches as a function of the sizes.
 
     A size that may be 1, such as the batch, is treated apart at 1: tensors with an extent of 1 need fewer copies.
+
+    Args:
+        run: Runs the module; of equal modules it may run one and repeat what that did.
+        sizes: The sizes of the job.
+        whole: Runs every module; the formulas are verified by it. Without it `run` does so.
 
     Raises:
         InputError: The operators depend on the sizes in a way that polynomials do not describe.
     """
-    steady = _steady(run, {size.name: _axis(size).base for size in sizes})
+    base = {size.name: _axis(size).base for size in sizes}
+    run(base)
+    settled = _keys(run(base))
+    steady = _steady(run, settled)
     flat = _fit(steady, [_axis(size) for size in sizes], {}, _corners(sizes, {}))
     several: tuple[DerivedSize, ...] = ()
     for size in sizes:
@@ -66,7 +75,7 @@ def trace_operators(run: Runner, sizes: Sequence[JobSize]) -> TracedStage:
         name = f"several_{size.name}"
         several = (DerivedSize(name, "min", Polynomial.name(size.name) - 1, Polynomial.of(1)),)
         flat = _merged(flat, alone, size.name, Polynomial.name(name))
-    _verify(steady, flat, sizes, several)
+    _verify(_steady(whole or run, settled), flat, sizes, several)
     names = sorted({op.operator for op, _ in flat.operators if op.kind == "other"})
     return TracedStage(_folded(flat.operators), flat.peak, several, tuple(names))
 
@@ -76,18 +85,15 @@ def _axis(size: JobSize) -> Axis:
     return Axis(size.name, size.minimum + size.multiple_of * (1 if size.minimum > 1 else 2), size.multiple_of)
 
 
-def _steady(run: Runner, base: Mapping[str, int]) -> Runner:
+def _steady(run: Runner, settled: Sequence[Key]) -> Runner:
     """Return `run` with its results kept, in the steady state: some modules fill caches in the first run of a size."""
-    run(base)
-    second = run(base)
-    first = _keys(second)
-    known: dict[tuple[tuple[str, int], ...], Recording] = {tuple(sorted(base.items())): second}
+    known: dict[tuple[tuple[str, int], ...], Recording] = {}
 
     def steady(sizes: Mapping[str, int]) -> Recording:
         key = tuple(sorted(sizes.items()))
         if key not in known:
             known[key] = run(sizes)
-            if _keys(known[key]) != first:
+            if _keys(known[key]) != settled:
                 known[key] = run(sizes)
         return known[key]
 
@@ -108,8 +114,7 @@ def _keys(recording: Recording) -> tuple[Key, ...]:
 
 
 def _key(op: RecordedOperator) -> Key:
-    widths = tuple((name, len(d) if isinstance(d, tuple) else 0) for name, d in op.dims.items())
-    return (op.module, op.kind, op.operator, op.dtype, widths)
+    return (op.module, op.kind, op.operator, op.dtype, op.widths)
 
 
 def _values(recording: Recording) -> IntArray:
@@ -152,24 +157,34 @@ def _fit(run: Runner, axes: Sequence[Axis], fixed: Mapping[str, int], corners: S
     fit = Fit(axes, points)
     samples = np.stack([sample(point) for point in fit.points])
     unique, place = np.unique(samples, axis=1, return_inverse=True)
-    known = {}
+    columns = place.reshape(-1).tolist()
+
+    @cache
+    def of_column(column: int) -> Polynomial:
+        return fit.polynomial([int(v) for v in unique[:, column]])
+
+    @cache
+    def of_columns(elements: int, fixed: int) -> Polynomial:
+        return of_column(elements) * Polynomial.name(ITEMSIZE) + of_column(fixed)
 
     def polynomial(position: int) -> Polynomial:
-        column = int(place.reshape(-1)[position])
-        if column not in known:
-            known[column] = fit.polynomial([int(v) for v in unique[:, column]])
-        return known[column]
+        return of_column(columns[position])
+
+    def in_bytes(position: int) -> Polynomial:
+        return of_columns(columns[position], columns[position + 1])
 
     operators, live, position = [], [], 0
     for op in base.operators:
-        operator, position = _operator(op, polynomial, position)
-        live.append(position - 2)
+        operator, position = _operator(op, polynomial, in_bytes, position)
+        live.append(in_bytes(position - 2))
         operators.append((operator, Polynomial.of(1)))
-    peak = _largest(live, polynomial, corners)
+    peak = _largest(live, corners)
     return _Flat(keys, tuple(operators), peak)
 
 
-def _operator(op: RecordedOperator, polynomial: Callable[[int], Polynomial], position: int) -> tuple[Operator, int]:
+def _operator(
+    op: RecordedOperator, polynomial: Callable[[int], Polynomial], in_bytes: Callable[[int], Polynomial], position: int
+) -> tuple[Operator, int]:
     """Return an operator whose numbers begin at a position, and the position after it."""
     dims: dict[str, Polynomial | tuple[Polynomial, ...]] = {}
     for name, dim in op.dims.items():
@@ -178,24 +193,19 @@ def _operator(op: RecordedOperator, polynomial: Callable[[int], Polynomial], pos
         dims[name] = found if isinstance(dim, tuple) else found[0]
         position += width
     ordered = {name: dims[name] for name in shape_class(op.kind).__dataclass_fields__ if name in dims}
-    reads, reads_fixed, weights, writes, writes_fixed = (polynomial(position + i) for i in range(5))
-    itemsize = Polynomial.name(ITEMSIZE)
-    read, written = reads * itemsize + reads_fixed, writes * itemsize + writes_fixed
+    read, weights, written = in_bytes(position), polynomial(position + 2), in_bytes(position + 3)
     constant = weights.constant
     if constant is None:  # a part of a table that depends on the sizes
-        read += weights * itemsize
+        read += weights * Polynomial.name(ITEMSIZE)
     return (
         Operator(op.module, op.kind, op.operator, ordered, read, written, int(constant or 0), op.dtype),  # type: ignore[arg-type]
         position + 7,
     )
 
 
-def _largest(
-    live: Sequence[int], polynomial: Callable[[int], Polynomial], corners: Sequence[Mapping[str, int]]
-) -> tuple[Polynomial, ...]:
+def _largest(live: Sequence[Polynomial], corners: Sequence[Mapping[str, int]]) -> tuple[Polynomial, ...]:
     """Return the live bytes that may be the most: those that no others reach at every corner."""
-    itemsize = Polynomial.name(ITEMSIZE)
-    distinct = list(dict.fromkeys(polynomial(i) * itemsize + polynomial(i + 1) for i in live))
+    distinct = list(dict.fromkeys({id(p): p for p in live}.values()))
     totals = _approximate(distinct, [{**corner, ITEMSIZE: CHOICE_ITEMSIZE} for corner in corners])
     chosen: list[int] = []
     for row in sorted(range(len(distinct)), key=lambda r: -float(totals[r].sum())):
@@ -304,23 +314,34 @@ def _verify(run: Runner, flat: _Flat, sizes: Sequence[JobSize], derived: Sequenc
         if len(found) != len(expected):
             rule = f"the sequence of operators at {where} differs from that at other sizes"
             raise InputError(rule, len(found), hint="raise the minimum of a size, or fix the size")
+        value = _values_at(complete | {ITEMSIZE: CHOICE_ITEMSIZE})
         for a, b in zip(expected, found, strict=True):
-            _verify_operator(a, b, complete, where)
+            _verify_operator(a, b, value, where)
         peak = max(_bytes(op.live) for op in found)
         formula = max(p.count(complete | {ITEMSIZE: CHOICE_ITEMSIZE}) for p in flat.peak)
         if formula != peak:
             raise InputError(f"the formula of peak memory differs from the recorded {peak} bytes at {where}", formula)
 
 
-def _verify_operator(op: Operator, recorded: RecordedOperator, sizes: Mapping[str, int], where: str) -> None:
-    complete = {**sizes, ITEMSIZE: CHOICE_ITEMSIZE}
-    dims = {
-        k: tuple(x.value(complete) for x in d) if isinstance(d, tuple) else d.value(complete)
-        for k, d in op.dims.items()
-    }
+def _values_at(sizes: Mapping[str, int]) -> Callable[[Polynomial], Fraction]:
+    """Return a function that evaluates polynomials at sizes, each object once: operators share them."""
+    known: dict[int, tuple[Polynomial, Fraction]] = {}  # with the polynomials, so that no other takes their addresses
+
+    def value(polynomial: Polynomial) -> Fraction:
+        if id(polynomial) not in known:
+            known[id(polynomial)] = polynomial, polynomial.value(sizes)
+        return known[id(polynomial)][1]
+
+    return value
+
+
+def _verify_operator(
+    op: Operator, recorded: RecordedOperator, value: Callable[[Polynomial], Fraction], where: str
+) -> None:
+    dims = {k: tuple(map(value, d)) if isinstance(d, tuple) else value(d) for k, d in op.dims.items()}
     read = _bytes(recorded.reads) + recorded.reads.weights * CHOICE_ITEMSIZE
-    known_read = op.reads.value(complete) + op.weights * CHOICE_ITEMSIZE
-    same = dims == recorded.dims and known_read == read and op.writes.value(complete) == _bytes(recorded.writes)
+    known_read = value(op.reads) + op.weights * CHOICE_ITEMSIZE
+    same = dims == recorded.dims and known_read == read and value(op.writes) == _bytes(recorded.writes)
     if not same or (op.name, op.operator) != (recorded.module, recorded.operator):
         raise InputError(
             f"the formulas of {op.operator} in {op.name or 'the module'} do not hold at {where}",

@@ -69,32 +69,47 @@ def _traced_stage(key: str, stage: StageRecipe, sizes: list[JobSize]) -> tuple[S
 
 def _trace_stage(key: str, stage: StageRecipe, sizes: list[JobSize]) -> tuple[Stage, tuple[DerivedSize, ...]]:
     library("torch")
+    from catalogs.trace.equal_modules import EqualModules
+    from catalogs.trace.meta_cache import MetaCache
     from catalogs.trace.record import DTYPES, record
     from catalogs.trace.stage import trace_operators
 
     module = build_module(stage)
     dtype = DTYPES[stage.dtype]
+    results = MetaCache()
     fixed = {size.name: size.minimum for size in sizes if size.maximum == size.minimum}
 
-    def run(job: Mapping[str, int]) -> Any:
+    def run(job: Mapping[str, int], equal: EqualModules | None = None) -> Any:
         inputs = make_inputs(stage.inputs, {**fixed, **job}, dtype)
         with quiet():
-            if stage.prepare:  # recorded too, since recording is quick, and forgotten
-                arguments: dict[str, Any] = {}
-                prepare = getattr(module, stage.prepare)
-                record(module, lambda: arguments.update(_call(prepare, stage, inputs)), [inputs], dtype)
-                inputs = arguments
-            return record(module, lambda: _call(_entry(module, stage), stage, inputs), [inputs], dtype)
+            inputs = _prepared(module, stage, inputs, results)
+            return record(module, lambda: _call(_entry(module, stage), stage, inputs), [inputs], dtype, equal, results)
 
-    traced = trace_operators(run, [size for size in sizes if size.name not in fixed])
+    free = [size for size in sizes if size.name not in fixed]
+    equal = EqualModules(module)
+    try:
+        traced = trace_operators(lambda job: run(job, equal), free, run)
+    except InputError:  # what looks equal is not, or the module cannot be traced
+        traced = trace_operators(run, free, run)
     notices = tuple(f"{operator} is of unknown kind and counted by its bytes" for operator in traced.unknown)
     parameters = sum(parameter.numel() for parameter in {id(p): p for p in module.parameters()}.values())
     place = f"{stage.module}.{stage.part}" if stage.part else stage.module
     label = f"{place}.{stage.method}" if stage.method else place
     once = Polynomial.of(1)
     found = Stage(key, once, traced.items, parameters, stage.dtype, traced.peak, label, notices)
-    _check_flops(module, stage, found, {size.name: size.default for size in sizes}, traced.derived)
+    _check_flops(module, stage, found, {size.name: size.default for size in sizes}, traced.derived, results)
     return found, traced.derived
+
+
+def _prepared(module: Any, stage: StageRecipe, inputs: Any, results: Any) -> Any:
+    """Return the inputs of the traced call: those that the method `prepare` of a recipe makes of the stated ones."""
+    if not stage.prepare:
+        return inputs
+    from catalogs.trace.meta_cache import EqualCallsOnce
+
+    torch = library("torch")
+    with torch.no_grad(), torch.device("meta"), EqualCallsOnce(results):
+        return _call(getattr(module, stage.prepare), stage, inputs)
 
 
 def _entry(module: Any, stage: StageRecipe) -> Any:
@@ -127,7 +142,7 @@ def _shape(value: Any) -> str:
 
 
 def _check_flops(
-    module: Any, made: StageRecipe, stage: Stage, job: dict[str, int], derived: tuple[DerivedSize, ...]
+    module: Any, made: StageRecipe, stage: Stage, job: dict[str, int], derived: tuple[DerivedSize, ...], results: Any
 ) -> None:
     """Compare the FLOPs of a stage at the default job with those of torch's own counter.
 
@@ -141,10 +156,9 @@ def _check_flops(
 
     torch = library("torch")
     inputs = make_inputs(made.inputs, job, DTYPES[made.dtype])
-    with quiet(), torch.no_grad(), torch.device("meta"), EqualCallsOnce():
-        if made.prepare:
-            inputs = _call(getattr(module, made.prepare), made, inputs)
-        with FlopCounterMode(display=False) as counter:
+    with quiet():
+        inputs = _prepared(module, made, inputs, results)
+        with torch.no_grad(), torch.device("meta"), EqualCallsOnce(results), FlopCounterMode(display=False) as counter:
             _call(_entry(module, made), made, inputs)
     counted = counter.get_total_flops()
     ours = stage.at(job | {size.name: size.value(job) for size in derived}).flops

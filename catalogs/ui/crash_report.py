@@ -1,4 +1,7 @@
-"""The file that keeps the traceback of an internal error, so that the terminal shows one line only."""
+"""The file that keeps the traceback of an internal error, so that the terminal shows one line only.
+
+Every command imports this module, so modules that only a report needs are imported when one is written.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,10 @@ import os
 import platform
 import shlex
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from typing import Final
 
@@ -58,10 +59,14 @@ def _folders() -> Iterator[Path]:
         import platformdirs
 
         yield Path(platformdirs.user_state_dir("llm-capacity-planner", appauthor=False)) / "crashes"
+    import tempfile
+
     yield Path(tempfile.gettempdir())
 
 
 def _report(name: str, arguments: list[str], error: BaseException) -> str:
+    from importlib import metadata
+
     try:
         version = metadata.version("llm-capacity-planner")
     except metadata.PackageNotFoundError:

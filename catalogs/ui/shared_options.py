@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, Final
 
 import typer
@@ -42,6 +41,8 @@ def command_group(**settings: Any) -> typer.Typer:
 
 def own_version() -> str:
     """Return the version of the installed product, or "not installed" for a folder that was never installed."""
+    from importlib.metadata import PackageNotFoundError, version  # here, because it takes 10 ms
+
     try:
         return version(DISTRIBUTION)
     except PackageNotFoundError:

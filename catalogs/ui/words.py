@@ -10,11 +10,11 @@ from catalogs.errors import InputError
 
 
 def human_s(value_s: float) -> str:
-    """Return seconds with three digits and a suitable unit: 0.0123 -> "12.3 ms"."""
+    """Return seconds with three digits and a suitable unit: 0.0123 -> "12.3 ms", 10800.0 -> "3 h"."""
     if not math.isfinite(value_s):
         return "unbounded"
     if value_s >= 0.9995:
-        return f"{value_s:.3g} s" if value_s < 1000 else f"{value_s:.0f} s"
+        return f"{value_s:.3g} s" if value_s < 999.5 else duration_text(value_s)
     return f"{value_s * 1e3:.3g} ms" if value_s >= 0.9995e-3 or value_s == 0 else f"{value_s * 1e6:.3g} us"
 
 

@@ -40,6 +40,10 @@ SMALL_BUDGETS: Final = (512, 1024)
 #: the same replicas, and on separate ones.
 MOST_PLACEMENTS: Final = {False: 3, True: 2}
 
+#: Shares of the device memory that the kept first tokens of all agents' prompts take, and the step of their number.
+RETAINED_SHARES: Final = (0.5, 0.9)
+RETAINED_STEP: Final = 256
+
 DEVICE_ONLY: Final = Tier("HBM", DeploymentOverrides({}))
 
 BY_SESSION: Final = "session_affinity"
@@ -76,6 +80,24 @@ class Choice:
     def tiers(self) -> list[Choice]:
         """Return the choice with each tier that runs, the simplest first."""
         return [other for tier in tiers(self.candidate) if (other := replace(self, tier=tier)).runs]
+
+    def retentions(self, agents: int) -> list[Choice]:
+        """Return the choice with the first tokens of each agent's prompts kept; none where the engine cannot do so.
+
+        What the agents keep together takes a share of the device memory. Memory that holds all contexts keeps them
+        anyway.
+        """
+        if self.tier != DEVICE_ONLY or "kv_retention" in self.candidate.rest.values:
+            return []
+        held_tokens, _ = self.serving.held_tokens(self.candidate, self.tier)
+        found = []
+        for share in RETAINED_SHARES:
+            tokens = int(share * held_tokens / agents) // RETAINED_STEP * RETAINED_STEP
+            keys = DeploymentOverrides({"kv_retention": {"prompt_tokens": tokens}})
+            tier = Tier(f"HBM, first {tokens:,} tokens of prompts kept", keys)
+            if tokens and (other := replace(self, tier=tier)).runs:
+                found.append(other)
+        return found
 
     def routers(self) -> list[Choice]:
         """Return the choice with each router, by session first."""

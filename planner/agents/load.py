@@ -18,21 +18,25 @@ from planner.evaluation.steady_state import finish_s
 from simulator.cluster.run import Run
 
 
+def takes_agents(workload: Workload) -> bool:
+    """Return whether a workload consists of sessions whose turns wait for the ends of others."""
+    content = workload.content
+    if isinstance(content, SyntheticWorkload):
+        return content.turns is not None and content.turns.gap_s is not None
+    trace = getattr(content, "trace", None)
+    return trace is not None and trace.recorded is not None
+
+
 def sessions_of(workload: Workload) -> SyntheticWorkload | Any:
     """Return the content of a workload whose turns wait for each other.
 
     Raises:
         InputError: Its turns do not wait for the ends of others.
     """
-    content = workload.content
-    if isinstance(content, SyntheticWorkload):
-        waits = content.turns is not None and content.turns.gap_s is not None
-    else:
-        waits = content.trace.recorded is not None
-    if not waits:
+    if not takes_agents(workload):
         rule = "agents need a workload of sessions whose turns wait for answers (turns.gap_s, or recorded sessions)"
         raise InputError(rule, workload.name, "agentic-coding")
-    return content
+    return workload.content
 
 
 def requests_of(workload: Workload, agents: int, n: int, seed: int) -> RequestSet:

@@ -101,6 +101,7 @@ def _quick(judge: Judge, group: PricedChoices, agents: int, is_last: bool, with_
 def _variants(judge: Judge, choice: Choice, agents: int, first: bool) -> list[Rated]:
     """Return a placement with every tier, and the best of them with other routers and token budgets, the best first.
 
+    Where device memory drops contexts, so that prompts are computed again, retention of their first tokens is tried.
     A simpler deployment comes first where another one is not better by a hundredth. Private and shared tiers differ
     most where requests are routed in turn, so the two best tiers are. With `first`, the tiers alone are returned if one
     of them meets the objectives.
@@ -108,6 +109,9 @@ def _variants(judge: Judge, choice: Choice, agents: int, first: bool) -> list[Ra
     found = judge.rate([(tiered, depth) for depth, tiered in enumerate(choice.tiers())], agents)
     if first and min(found).meets:
         return sorted(found)
+    plain = next(rated for rated in found if not rated.depth)
+    if plain.seen.hits.cached_tokens < plain.seen.hits.seen_tokens:
+        found += judge.rate([(other, 1) for other in plain.choice.retentions(agents)], agents)
     routed = [(other, rated.depth) for rated in sorted(found)[:2] for other in rated.choice.routers()[1:]]
     found += judge.rate(routed, agents)
     best = min(found)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -153,12 +153,13 @@ class PlanEvaluator:
             plan = plan.model_copy(update={"survival": survival})
         return EvaluatedPlan(candidate, rate, capacity, verdict, plan, met, survival is None or survival.met)
 
-    def _around(self, candidate: Candidate, rates: Iterable[float], n_seeds: int) -> Iterator[Verdict]:
-        """Yield verdicts at rates from which the effect of slower and of faster steps is interpolated."""
+    def _around(self, candidate: Candidate, rates: Iterable[float], n_seeds: int) -> list[Verdict]:
+        """Return verdicts at rates from which the effect of slower and of faster steps is interpolated."""
         speed = self.tester.allowance(candidate).speed
         steps = sorted({*_CURVE_STEPS, 1.0, speed})
-        for rate in sorted({rate * step for rate in rates for step in steps}):
-            yield self._verdict(candidate, rate, n_seeds)
+        alone = replace(self, each=map)  # the rates are shared out, not the few seeds of each
+        around = sorted({rate * step for rate in rates for step in steps})
+        return list(self.each(lambda rate: alone._verdict(candidate, rate, n_seeds), around))
 
     def _bars(self, verdict: Verdict, seen: Sequence[Verdict], error: StatedError) -> list[Confidence]:
         """Return the error bars of every objective."""

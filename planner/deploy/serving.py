@@ -24,7 +24,16 @@ PORT: Final = 8000
 HEALTH: Final = "/health"
 
 #: Deployment keys that no target can express; they must be unset.
-_INEXPRESSIBLE: Final = ("kv_offload", "preemption", "lora", "autoscaling", "faults", "retries", "pools")
+_INEXPRESSIBLE: Final = (
+    "kv_offload",
+    "kv_retention",
+    "preemption",
+    "lora",
+    "autoscaling",
+    "faults",
+    "retries",
+    "pools",
+)
 
 #: Keys of `disaggregation` that no router of prefill and decode servers supports.
 _INEXPRESSIBLE_DISAGGREGATION: Final = (

@@ -42,7 +42,9 @@ from simulator.cluster.simulate import simulate as run
 
 _KEPT_RUNS: Final = 16
 
-_ALIKE_RUNS: Final = 48
+#: Requests of the runs that are kept for candidates whose run would be the same. Their logs are most of the memory of a
+#: plan: about 0.7 KB for each request.
+_ALIKE_REQUESTS: Final = 40_000
 
 #: Time of a run of conversations, in mean times from the first to the last turn. Shorter runs find less of the earlier
 #: turns in the cache than a server that has run for long.
@@ -90,7 +92,9 @@ class RunCache:
         n = max(n, self._requests_of_sessions(load.requests_per_s / share))
         alike: list[Run] = []
         if isinstance(part, CompiledDeployment):
-            alike = self._alike.setdefault((load.seed, n, load.requests_per_s, share), [])
+            key = (load.seed, n, load.requests_per_s, share)
+            alike = self._alike.setdefault(key, [])
+            self._alike.move_to_end(key)
             reusable = (reusable_run(each, pool_of(part, 0, each.requests)) for each in alike)
             if (same := next((found for found in reusable if found is not None), None)) is not None:
                 return same
@@ -98,7 +102,7 @@ class RunCache:
         self.n_requests_simulated += requests.n
         done = run(part, requests)
         alike.append(done)
-        while sum(map(len, self._alike.values())) > _ALIKE_RUNS:
+        while len(self._alike) > 1 and sum(r.requests.n for rs in self._alike.values() for r in rs) > _ALIKE_REQUESTS:
             self._alike.popitem(last=False)
         return done
 

@@ -1,9 +1,12 @@
 """Cells measured on this machine: real engines and a real load client serve the requests of the same cells.
 
-One server is started for each model and engine. It is probed first, as `calibrate verify` does, and the steps and host
-times of the probe are what its cells are simulated with, so that a row of a cell states what this machine predicts for
-it before the cell is measured. The client then serves the requests of every cell: as many clients as its batch, each of
-which sends its next request after the answer to its last. The server takes as many sequences as the largest batch.
+One server is started for each model and engine. It is probed as `calibrate verify` does, and its cells are simulated
+with the steps and host times of the probes; no request of a cell is part of a probe. The client serves the requests of
+every cell: as many clients as its batch, each of which sends its next request after the answer to its last. The server
+takes as many sequences as the largest batch.
+
+The speed of a shared machine drifts within minutes, so the engine is probed before the first cell, after half of them
+and after the last, and all cells are simulated with the three probes together.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from calibration.complexity.summary import complexity_of
 from calibration.machine_trace.folder import check_new_trace
 from calibration.profile.machine.contention import CONTENDED_CORES
 from calibration.serve.clients import IncompleteReplay
-from calibration.serve.probe import OUTPUT_TOKENS
+from calibration.serve.probe import OUTPUT_TOKENS, Probe
 from calibration.serve.tiny_model import TINY_MODELS, write_tiny_model
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import user_folder
@@ -38,13 +41,13 @@ from planner.matrix.evaluation import identity, refused
 from planner.matrix.row import CellVersions, MatrixRow
 from simulator.analysis.complexity import latency_records
 from simulator.analysis.metrics import latency_metrics
-from simulator.cluster.compiled import compile_deployment, with_host
+from simulator.cluster.compiled import CompiledDeployment, compile_deployment, with_host
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import engine_rules, run_rules, simulate
 from simulator.costs.measured_steps import MeasuredStepTimer
 from simulator.verify.engines import SHORT_LIMITS, STARTERS, EngineChoice
-from simulator.verify.measurement import EngineUnderTest
-from simulator.verify.probe_fit import fit_host, fit_requests, fit_steps
+from simulator.verify.measurement import EngineUnderTest, Probed, pooled
+from simulator.verify.probe_fit import Cycles, fit_host, fit_requests, fit_steps
 from simulator.verify.trials import Simulate, Trial
 
 #: Hardware of cells that can be measured.
@@ -52,6 +55,12 @@ HERE: Final = "local"
 
 #: Longest prompt of a probe, tokens.
 _LONGEST_PROBE: Final = 512
+
+#: Time that each part of one of the probes of an engine should take, seconds.
+_PROBE_PART_S: Final = 5.0
+
+#: Relative difference of the steps of several probes that a row mentions.
+DRIFT: Final = 0.1
 
 Tell = Callable[[str], None]
 
@@ -119,28 +128,64 @@ def _measure_engine(
     name = f"{Path(first.model).name}-{first.engine}"
     machine = None if settings.machine is None else settings.machine / name
     check_new_trace(machine)
+    probe_tokens, probes = min(_LONGEST_PROBE, longest - OUTPUT_TOKENS), list[Probed]()
+    replays: list[tuple[Cell, RequestSet, tuple[MeasuredRun, float] | IncompleteReplay]] = []
+    middle, warmed = -(-len(cells) // 2), set[str]()
     with EngineUnderTest(subject, client, settings.out / name, tell, machine) as engine:
-        probed = engine.probe(min(_LONGEST_PROBE, longest - OUTPUT_TOKENS), seats)
-        host = fit_host(probed.probe, compiled)
-        fitted = with_host(compiled, replace(compiled.resolved.engine.host, **host.model_dump(), measured=True))
-        steps = fit_steps(probed.probe, probed.log, limits.max_num_batched_tokens)
-        run: Simulate = partial(simulate, fitted)
-        if steps is not None:
-            timer = MeasuredStepTimer(steps)
-            path = fit_requests(probed.probe, fitted, timer)
-            own = with_host(fitted, replace(fitted.resolved.engine.host, **path.model_dump(), measured=True))
-            run = partial(run_rules, engine_rules(own), timer)
-        way = "whole steps of a probe" if steps is not None else "operators, and host times of a probe"
-        versions = CellVersions(product=own_version(), engine=f"{first.engine} {probed.engine_version}".strip())
-        for cell in cells:
-            requests = requests_of(cell, longest)
-            predicted = _simulated(cell, run(requests), versions, way)
-            try:
-                replayed, others_cores = engine.replay([Trial(cell.name, requests)], 1)
-            except IncompleteReplay as error:  # the engine may serve the other cells
-                yield cell, predicted, refused(cell, "failed", error).model_copy(update={"origin": "measured"})
-                continue
-            yield cell, predicted, _measured(cell, replayed[cell.name][0], versions, others_cores)
+        probes.append(engine.probe(probe_tokens, seats, _PROBE_PART_S))
+        for half in filter(None, (cells[:middle], cells[middle:])):
+            for cell in half:
+                requests = requests_of(cell, longest)
+                if cell.workload not in warmed:
+                    engine.warm_up(requests)
+                    warmed.add(cell.workload)
+                replays.append((cell, requests, _replayed(engine, Trial(cell.name, requests))))
+            probes.append(engine.probe(probe_tokens, seats, _PROBE_PART_S))
+    probed = pooled(probes)
+    run, way = _calibrated(probed, compiled)
+    notices = [f"simulated on this machine with {way}", *drift_notice([part.probe for part in probes])]
+    versions = CellVersions(product=own_version(), engine=f"{first.engine} {probed.engine_version}".strip())
+    for cell, requests, replay in replays:
+        predicted = _simulated(cell, run(requests), versions, notices)
+        if isinstance(replay, IncompleteReplay):  # the engine may serve the other cells
+            yield cell, predicted, refused(cell, "failed", replay).model_copy(update={"origin": "measured"})
+        else:
+            yield cell, predicted, _measured(cell, replay[0], versions, replay[1])
+
+
+def _replayed(engine: EngineUnderTest, trial: Trial) -> tuple[MeasuredRun, float] | IncompleteReplay:
+    """Return the measured run of a cell with the cores that other processes used, or why it failed."""
+    try:
+        replayed, others_cores = engine.replay([trial], 1)
+    except IncompleteReplay as error:
+        return error
+    return replayed[trial.name][0], others_cores
+
+
+def drift_notice(probes: Sequence[Probe]) -> list[str]:
+    """Return a notice if the speed of the engine differed between its probes by more than DRIFT; otherwise nothing.
+
+    A measured row may differ from its prediction by as much, whatever the prediction is worth.
+    """
+    cycles = [Cycles.of(probe) for probe in probes]
+    steps_s = [each.mean(each.seconds, 1) for each in cycles if 1 in each.sizes()]
+    if len(steps_s) < 2 or max(steps_s) <= (1.0 + DRIFT) * min(steps_s):
+        return []
+    least_ms, most_ms = min(steps_s) * 1e3, max(steps_s) * 1e3
+    return [f"a step of one decode took {least_ms:.3g} to {most_ms:.3g} ms in the probes: the machine's speed changed"]
+
+
+def _calibrated(probed: Probed, compiled: CompiledDeployment) -> tuple[Simulate, str]:
+    """Return the simulation of an engine with the times of its probes, and what they are."""
+    host = fit_host(probed.probe, compiled)
+    fitted = with_host(compiled, replace(compiled.resolved.engine.host, **host.model_dump(), measured=True))
+    steps = fit_steps(probed.probe, probed.log, compiled.resolved.limits.max_num_batched_tokens)
+    if steps is None:
+        return partial(simulate, fitted), "operators, and host times of a probe"
+    timer = MeasuredStepTimer(steps)
+    path = fit_requests(probed.probe, fitted, timer)
+    own = with_host(fitted, replace(fitted.resolved.engine.host, **path.model_dump(), measured=True))
+    return partial(run_rules, engine_rules(own), timer), "whole steps of a probe"
 
 
 def requests_of(cell: Cell, longest: int) -> RequestSet:
@@ -166,7 +211,7 @@ def _folder_of(model: str) -> Path:
     return folder
 
 
-def _simulated(cell: Cell, run: Run, versions: CellVersions, way: str) -> MatrixRow:
+def _simulated(cell: Cell, run: Run, versions: CellVersions, notices: list[str]) -> MatrixRow:
     metrics = latency_metrics(run)
     return MatrixRow(
         **identity(cell),
@@ -177,7 +222,7 @@ def _simulated(cell: Cell, run: Run, versions: CellVersions, way: str) -> Matrix
         metrics=metrics,
         complexity=complexity_of(latency_records(run)).block(),
         versions=versions,
-        notices=[f"simulated on this machine with {way}"],
+        notices=notices,
     )
 
 

@@ -62,7 +62,8 @@ def _find_target(name: str, answer: NetworkAnswer, plan: NetworkPlan) -> Network
         if engine in target.engines and (target.families is None or family in target.families)
     }
     if name not in able:
-        raise InputError(f"this plan is for {engine}", f"--target {name}", f"--target {' or '.join(able)}")
+        nearest = f"--target {' or '.join(able)}" if able else None
+        raise InputError(f"this plan is for {engine}", f"--target {name}", nearest)
     return able[name]
 
 

@@ -32,7 +32,7 @@ from simulator.jobs.simulate import simulate_jobs
 _WARM_UP: Final = 0.1
 
 #: Jobs of a run for each job that a deployment holds at once: the steady part lasts many batches.
-_ROUNDS: Final = 12
+ROUNDS: Final = 12
 
 #: Most jobs of a run.
 _MOST_JOBS: Final = 20_000
@@ -159,6 +159,12 @@ class JobEvaluator:
         """Return an evaluator with changed attributes, which has simulated nothing yet."""
         return replace(self, n_simulated=0, _compiled={}, _seen={}, **changes)
 
+    def of_users(self, users: int) -> Self:
+        """Return an evaluator of another number of users, with the compiled deployments of this one."""
+        if users == self.request.users:
+            return self
+        return replace(self, request=self.request.replace(users=users), n_simulated=0, _seen={})
+
     @property
     def n_candidates(self) -> int:
         """Return the number of candidates that were simulated, whatever their replicas."""
@@ -219,8 +225,8 @@ class JobEvaluator:
 
     def n_jobs(self, candidate: JobCandidate) -> int:
         """Return the jobs of a run: enough for the highest percentile, and for many batches of every replica."""
-        held = _ROUNDS * candidate.replicas * candidate.max_batch * candidate.instances
-        held = max(held, _ROUNDS * (self.request.users or 0))
+        held = ROUNDS * candidate.replicas * candidate.max_batch * candidate.instances
+        held = max(held, ROUNDS * (self.request.users or 0))
         return min(max(RunSizes.for_slos(self.request.objectives).full, held), _MOST_JOBS)
 
     def deployment(self, candidate: JobCandidate) -> NetworkDeployment:

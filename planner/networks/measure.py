@@ -11,13 +11,13 @@ import numpy as np
 from catalogs.arrays import FloatArray
 from catalogs.economics.electricity import DEFAULT_PUE
 from catalogs.economics.locations import locate_grid
-from catalogs.ui.words import gigabytes, percent
+from catalogs.ui.words import counted, gigabytes, percent
 from planner.answer.plan_schema import SloResult, Stats
 from planner.economics.money import JOULES_PER_KWH, SECONDS_PER_HOUR, Rates, money
 from planner.evaluation.confidence import SEEDS, Confidence
 from planner.networks.assess import JobAssessor
 from planner.networks.candidate import JobCandidate, price_of
-from planner.networks.evaluation import JobVerdict, met_surely
+from planner.networks.evaluation import ROUNDS, JobVerdict, met_surely
 from planner.networks.schema import (
     JobMemory,
     JobMetrics,
@@ -44,6 +44,9 @@ _STEP: Final = 0.98
 
 _MOST_STEPS: Final = 15
 
+#: Distance of the two numbers of users between which the capacity lies, relative to the lower one.
+_USERS_TOLERANCE: Final = 0.02
+
 
 @dataclass(frozen=True, slots=True)
 class SizedCandidate:
@@ -65,6 +68,7 @@ class PlanBuilder:
 
     assessor: JobAssessor
     _capacities: dict[JobCandidate, float | None] = field(default_factory=dict, repr=False)
+    _users: dict[JobCandidate, int] = field(default_factory=dict, repr=False)
 
     def sized(self, candidate: JobCandidate, jobs_per_s: float | None = None) -> SizedCandidate:
         """Return a candidate at a rate with its error bars; without a rate, at its capacity or under a light load."""
@@ -97,6 +101,36 @@ class PlanBuilder:
             rate *= _STEP
         return None
 
+    def users(self, candidate: JobCandidate) -> int:
+        """Return the most users that hold with the confidence and several seeds, of at most `most_users`; 0 if none.
+
+        They are doubled or halved from those of the request, bisected with one seed, and lowered until they hold.
+        """
+        if candidate not in self._users:
+            self._users[candidate] = self._find_users(candidate)
+        return self._users[candidate]
+
+    @property
+    def most_users(self) -> int:
+        """Return the most users that are simulated: those of the request, or more if all send several jobs in a run."""
+        return max(self.assessor.request.users or 0, self.assessor.evaluator.most_jobs // ROUNDS)
+
+    def _find_users(self, candidate: JobCandidate) -> int:
+        low, high = 0, self.most_users + 1  # the first holds, the second does not or is not simulated
+        users = self.assessor.request.users or 1
+        sure = self.assessor.request.confidence
+        while low < users < high:
+            holds = self.assessor.evaluator.of_users(users).verdict(candidate, 0.0).met
+            low, high = (users, high) if holds else (low, users)
+            if high - low <= max(1, int(_USERS_TOLERANCE * low)):
+                break
+            unbounded = high > self.most_users  # none is known that does not hold
+            users = min(2 * low, self.most_users) if unbounded else (low + high) // 2
+        step = 1
+        while low and not met_surely(self.assessor.evaluator.of_users(low).certainty(candidate, 0.0), sure):
+            low, step = max(low - step, 0), max(2 * step, int(_USERS_TOLERANCE * low))
+        return low
+
     def plan(self, sized: SizedCandidate) -> NetworkPlan:
         """Return the plan of a candidate at its rate, which the predicted speed serves."""
         candidate, rate, bars = sized.candidate, sized.requests_per_s, sized.bars
@@ -108,12 +142,14 @@ class PlanBuilder:
         price = price_of(candidate, request.tariff)
         joules = float(np.mean([o.joules_per_job for o in plain.observations]))
         cost = money(Rates(0.0, 0.0, joules * rate, rate), price)
+        users = None if request.users is None else self._users_of(sized)
         return NetworkPlan(
             deployment=evaluator.deployment(candidate).model_dump(mode="json"),
             words=candidate.words,
             requests_per_s=rate,
             units_per_hour=units_per_s * SECONDS_PER_HOUR,
             capacity_requests_per_s=capacity,
+            capacity_users=users,
             limited_by=self._limited_by(candidate, capacity, bars),
             metrics=_metrics(plain, service.seconds(candidate.setup)),
             slo=[SloResult.of(slo, b.value_s, b, request.confidence, ci_level=b.level) for slo, b in bars.items()],
@@ -124,8 +160,13 @@ class PlanBuilder:
             stages=self._stages(candidate),
             error=self._error(candidate),
             curve=[] if capacity is None else self._curve(candidate, capacity, cost.usd_per_hour),
-            notices=self._notices(candidate),
+            notices=self._notices(candidate, users),
         )
+
+    def _users_of(self, sized: SizedCandidate) -> int:
+        """Return the most users of a plan, which are not fewer than those that it was found to hold."""
+        held = self.assessor.request.users if sized.met else 0
+        return max(self.users(sized.candidate), held or 0)
 
     def _curve(self, candidate: JobCandidate, capacity: float, usd_per_hour: float | None) -> list[LoadPoint]:
         """Return a plan under loads up to its capacity, at the predicted speed."""
@@ -198,7 +239,8 @@ class PlanBuilder:
             bundle=service.bundle(candidate.setup).name,
         )
 
-    def _notices(self, candidate: JobCandidate) -> list[str]:
+    def _notices(self, candidate: JobCandidate, users: int | None) -> list[str]:
+        """Return what to know of a plan with this capacity in users (None: planned for a rate)."""
         service, memory = self.assessor.evaluator.service, self._memory(candidate)
         found = list(service.bundle(candidate.setup).notices)
         found += [n for _, price in service.prices(candidate.setup, candidate.max_batch) for n in price.notices]
@@ -213,6 +255,8 @@ class PlanBuilder:
             found.append(f"the job may not fit into memory: {need} at {sure} confidence; try it on one accelerator")
         if candidate.setup.offload:
             found.append("weights are offloaded to the host between stages; the time of these transfers is not counted")
+        if users == self.most_users:
+            found.append(f"it may hold more than {counted(self.most_users, 'user')}: more are not simulated")
         return list(dict.fromkeys(found))
 
 

@@ -12,9 +12,7 @@ from catalogs.hardware.specs import Hardware
 from catalogs.ui.words import counted, digits, percent
 from planner.answer.more_hardware import NEIGHBOURS
 from planner.answer.schema import Suggestion
-from planner.networks.assess import JobAssessor
 from planner.networks.candidate import price_of
-from planner.networks.evaluation import JobEvaluator
 from planner.networks.measure import PlanBuilder, SizedCandidate
 from planner.networks.request import NetworkRequest
 from planner.networks.schema import NetworkPlan, NetworkRefusal
@@ -104,7 +102,7 @@ def _binding(request: NetworkRequest, closest: SizedCandidate, plan: NetworkPlan
 def _load(request: NetworkRequest, closest: SizedCandidate | None, builder: PlanBuilder) -> Iterator[Suggestion]:
     """Yield the rate, or the number of users, that the closest plan holds."""
     if closest is not None and request.users is not None:
-        most = _most_users(request, closest, builder)
+        most = builder.users(closest.candidate)
         if most:
             words = f"at most {counted(most, 'user')} (--users {most}): {closest.candidate.words}"
             yield Suggestion.simulated("users", words, most)
@@ -114,18 +112,6 @@ def _load(request: NetworkRequest, closest: SizedCandidate | None, builder: Plan
         yield Suggestion.simulated(
             "rate", f"at most {rate:g} jobs/s (--rate {rate:g}): {closest.candidate.words}", rate
         )
-
-
-def _most_users(request: NetworkRequest, closest: SizedCandidate, builder: PlanBuilder) -> int:
-    """Return the most users that the closest plan holds; 0 if it does not hold a single one."""
-    low, high = 0, request.users or 1
-    while high - low > max(1, low // 50):
-        middle = (low + high) // 2
-        fewer = request.replace(users=middle)
-        evaluator = JobEvaluator(fewer, builder.assessor.evaluator.service)
-        sized = PlanBuilder(JobAssessor(fewer, evaluator)).sized(closest.candidate)
-        low, high = (middle, high) if sized.met else (low, middle)
-    return low
 
 
 def _rounded_down(rate: float) -> float:

@@ -135,7 +135,8 @@ class LoadPoint(JsonBlock):
 class NetworkPlan(JsonBlock):
     """One plan of an answer: a deployment that `simulate` reads, and its figures at `requests_per_s` jobs/s.
 
-    `curve` holds the plan from a light load to its capacity.
+    `curve` holds the plan from a light load to its capacity. The capacity is `capacity_requests_per_s` for a rate of
+    jobs and `capacity_users` for users.
     """
 
     deployment: dict[str, Any]
@@ -143,6 +144,7 @@ class NetworkPlan(JsonBlock):
     requests_per_s: float
     units_per_hour: float
     capacity_requests_per_s: float | None
+    capacity_users: int | None = None
     limited_by: str | None
     metrics: JobMetrics
     slo: list[SloResult]

@@ -78,13 +78,20 @@ def _feasible(answer: NetworkAnswer, best: NetworkPlan) -> Iterator[Line]:
 
 def _capacity(answer: NetworkAnswer, plan: NetworkPlan) -> Iterator[Line]:
     unit = answer.job.unit
-    sure = percent(answer.request.confidence)
-    label = "" if plan.capacity_requests_per_s is not None else "Load"
-    if plan.capacity_requests_per_s is not None:
+    sure, capacity = percent(answer.request.confidence), capacity_words(plan)
+    label = "Load" if capacity is None else ""
+    if capacity is not None:
         why = f" ({plan.limited_by})" if plan.limited_by else ""
-        yield "Capacity", f"{digits(plan.capacity_requests_per_s)} jobs/s with {sure} confidence{why}"
+        yield "Capacity", f"{capacity} with {sure} confidence{why}"
     rate = digits(plan.requests_per_s)
     yield label, f"{hourly_words(plan, unit)} at {rate} jobs/s; latency, cost and energy refer to this rate"
+
+
+def capacity_words(plan: NetworkPlan) -> str | None:
+    """Return the most jobs per second, or the most users, that a plan holds; None if neither was found."""
+    if plan.capacity_users is not None:
+        return counted(plan.capacity_users, "user")
+    return None if plan.capacity_requests_per_s is None else f"{digits(plan.capacity_requests_per_s)} jobs/s"
 
 
 def hourly_words(plan: NetworkPlan, unit: str) -> str:
@@ -165,8 +172,8 @@ def _hardware_words(row: NetworkHardwareRow, unit: str) -> str:
 def difference_words(other: NetworkPlan, unit: str) -> str:
     """Return the capacity, the cost and the energy of an alternative."""
     found = []
-    if other.capacity_requests_per_s is not None:
-        found.append(f"capacity {digits(other.capacity_requests_per_s)} jobs/s")
+    if (capacity := capacity_words(other)) is not None:
+        found.append(f"capacity {capacity}")
     if other.cost is not None and other.cost.usd_per_hour is not None:
         found.append(f"{dollars(other.cost.usd_per_hour)}/h, {per_units(other.usd_per_unit, unit, dollars)}")
     return ", ".join([*found, energy_words(other, unit)])

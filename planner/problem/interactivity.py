@@ -36,6 +36,15 @@ def tpot_limit_s(limit: str) -> float:
     return 1.0 / rate
 
 
+def rate_text(limit_s: float) -> str:
+    """Return the rate of a limit of the time per output token, in seconds, so that `tpot_limit_s` reads it back.
+
+    That is exact for limits which `tpot_limit_s` returned for rates of up to 12 digits, and a rounding error otherwise.
+    """
+    short = f"{1.0 / limit_s:.12g}"
+    return short if tpot_limit_s(short) == limit_s else repr(1.0 / limit_s)
+
+
 def interactivity(tpot_s: FloatArray, share: float) -> float | None:
     """Return the output tokens per second that a share of the requests reach; None without requests.
 

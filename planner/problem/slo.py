@@ -15,8 +15,8 @@ import numpy as np
 
 from catalogs.arrays import FloatArray
 from catalogs.errors import LONGEST_VALUE, InputError, nearest_name
-from catalogs.ui.words import human_s
-from planner.problem.interactivity import INTERACTIVITY, tpot_limit_s
+from catalogs.ui.words import digits, exact_duration, human_s
+from planner.problem.interactivity import INTERACTIVITY, rate_text, tpot_limit_s
 from planner.problem.key_definition import need_one_of
 from planner.problem.latency_metric import LatencyMetric
 from planner.problem.latency_metrics import LATENCY_METRICS, TPOT, TTFT
@@ -33,6 +33,9 @@ DEFAULT_METRIC: Final = TTFT.name
 STATS: Final = ("mean", "p50", "p90", "p95", "p99")
 
 MOST_PERCENTILE: Final = 99.99
+
+#: From here on, limits are written in minutes or hours where these are whole.
+_LONG_S: Final = 600.0
 
 _PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
 
@@ -80,7 +83,9 @@ class Slo:
 
     @property
     def text(self) -> str:
-        """Return the objective as METRIC.STAT=LIMIT."""
+        """Return the objective as METRIC.STAT=LIMIT, as a rate where it was written as one."""
+        if self.as_rate:
+            return f"{self.name.replace(TPOT.name, INTERACTIVITY, 1)}={rate_text(self.limit_s)}"
         return f"{self.name}={seconds_text(self.limit_s)}"
 
     @property
@@ -97,6 +102,10 @@ class Slo:
             return f"{self.stat[1:]} % of {self.latency.samples_called} are at most {limit}"
         condition = self.latency.condition
         some = f" with {condition.words}" if condition is not None else ""
+        if self.as_rate and self.quantile is not None:
+            return (
+                f"{self.stat[1:]} % of requests{some} have at least {digits(1 / self.limit_s)} output tokens per second"
+            )
         if self.quantile is None:
             words = f"the mean {what}{f' of requests{some}' if some else ''} is at most {limit}"
         else:
@@ -127,7 +136,9 @@ def statistic_s(samples_s: FloatArray, quantile: float | None) -> float:
 
 
 def seconds_text(value_s: float) -> str:
-    """Return seconds as an exact limit of an objective: 2.0 gives "2s", 0.05 gives "50ms"."""
+    """Return seconds as an exact limit of an objective: 2.0 gives "2s", 0.05 gives "50ms", 10800.0 gives "3h"."""
+    if value_s >= _LONG_S:
+        return exact_duration(value_s)
     unit = "s" if value_s >= 1 else "ms" if value_s >= 1e-3 else "us"
     number = value_s / UNIT_S[unit]
     short = f"{number:.12g}"

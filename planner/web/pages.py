@@ -37,6 +37,7 @@ class WebPage:
 @cache
 def _question() -> dict[str, Any]:
     """Return what the form of a question needs, `templates/_question.html`; the imports are heavy."""
+    from planner.problem.interactivity import INTERACTIVITY
     from planner.problem.latency_metrics import LATENCY_METRICS
     from planner.problem.slo import STATS
     from planner.web.documents import question_form as form
@@ -44,7 +45,8 @@ def _question() -> dict[str, Any]:
     metrics = {key: metric.title for key, metric in LATENCY_METRICS.items()}
     found: dict[str, Any] = {"groups": form.further_groups(), "choices": form.essential_choices()}
     found |= {"goals": form.goals(), "language_goals": form.language_goals(), "only_of": form.only_of}
-    return found | {"presets": form.PRESETS, "metrics": metrics, "stats": STATS}
+    rates = {INTERACTIVITY: "output tokens per second of a request"}
+    return found | {"presets": form.PRESETS, "metrics": metrics, "rates": rates, "stats": STATS}
 
 
 @cache

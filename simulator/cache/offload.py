@@ -23,6 +23,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -42,7 +43,8 @@ class OffloadRules:
     """Sizes of the tiers in KV blocks of the replica, and the seconds of copying each block in one direction.
 
     `to_host_s_per_block` of None means that copies to the host take as long as those from it. With `shared`, the blocks
-    of all replicas are one pool; each replica copies over its own links.
+    of all replicas are one pool; each replica copies over its own links. Blocks expire `expire_s` after they were
+    stored, whether they are used or not (LMCache's `valkey_ttl_sec`); None means that they do not.
     """
 
     host_blocks: int
@@ -51,6 +53,7 @@ class OffloadRules:
     disk_s_per_block: float = 0.0
     to_host_s_per_block: float | None = None
     shared: bool = False
+    expire_s: float | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -69,8 +72,9 @@ class CachedBlocks:
 class CacheTier:
     """One tier of copies, in order of last use. At all times free + stored = total, in blocks."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, expire_s: float | None = None) -> None:
         self.total = self.free = total
+        self.expire_s = inf if expire_s is None else expire_s
         self.entries: OrderedDict[CachedBlocks, None] = OrderedDict()
         self._by_key: dict[int, CachedBlocks] = {}
 
@@ -81,7 +85,15 @@ class CacheTier:
     def ready(self, key: int, now: float) -> CachedBlocks | None:
         """Return the entry that holds this content completely; None if there is none."""
         entry = self._by_key.get(key)
-        return entry if entry is not None and entry.ready_s <= now else None
+        return entry if entry is not None and entry.ready_s <= now < entry.ready_s + self.expire_s else None
+
+    def stored(self, key: int, now: float) -> bool:
+        """Return whether content is stored, completely or not; an idle entry that has expired is dropped."""
+        entry = self._by_key.get(key)
+        if entry is not None and entry.ready_s + self.expire_s <= now and not entry.readers:
+            self._shrink(entry, entry.count)
+            return False
+        return entry is not None
 
     def touch(self, key: int) -> None:
         """Mark an entry as used now."""
@@ -141,7 +153,8 @@ class OffloadTierPair(NamedTuple):
     @classmethod
     def of(cls, rules: OffloadRules, replicas: int = 1) -> OffloadTierPair:
         """Return empty tiers of the size of some replicas together."""
-        return cls(CacheTier(rules.host_blocks * replicas), CacheTier(rules.disk_blocks * replicas))
+        expire_s = rules.expire_s
+        return cls(CacheTier(rules.host_blocks * replicas, expire_s), CacheTier(rules.disk_blocks * replicas, expire_s))
 
     @classmethod
     def pooled(cls, parts: Iterable[tuple[OffloadRules, int]]) -> OffloadTierPair | None:
@@ -150,7 +163,8 @@ class OffloadTierPair(NamedTuple):
         if not sharing:
             return None
         host, disk = (sum(getattr(rules, name) * n for rules, n in sharing) for name in ("host_blocks", "disk_blocks"))
-        return cls(CacheTier(host), CacheTier(disk))
+        expire_s = sharing[0][0].expire_s
+        return cls(CacheTier(host, expire_s), CacheTier(disk, expire_s))
 
 
 class TierPort:
@@ -268,7 +282,7 @@ class HostCache:
         now = ready_s = self._clock.now
         found, own = list(zip(copy.keys, copy.blocks, strict=True)), copy.own_blocks
         for tier, port in ((self.host, self.to_host), (self.disk, self.to_disk)):
-            found = [(key, blocks) for key, blocks in found if tier.get(key) is None]
+            found = [(key, blocks) for key, blocks in found if not tier.stored(key, now)]
             free = tier.free_up(sum([blocks for _, blocks in found]) + own, now)
             held = list(accumulate([blocks for _, blocks in found]))
             found = found[: bisect_right(held, free)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from catalogs.hardware.host_copies import copy_rates
 from catalogs.units import GIGA
 from catalogs.workloads.workload import Workload
 from simulator.cache.offload import OffloadRules, OffloadTierPair, SwapRules
+from simulator.cache.retention import RetentionRules
 from simulator.cluster.kv_transfer import DisaggregationPolicy
 from simulator.core.batch import BatchShape
 from simulator.core.step_timer import StepTimer
@@ -200,7 +202,17 @@ def offload_rules(resolved: ResolvedDeployment, memory: MemoryPlan) -> OffloadRu
         max(block_bytes / tiers.disk_bytes_per_s, network_s),
         None if tiers.to_host_bytes_per_s is None else max(part_bytes / tiers.to_host_bytes_per_s, network_s),
         tiers.shared,
+        tiers.expire_s,
     )
+
+
+def retention_rules(resolved: ResolvedDeployment) -> RetentionRules | None:
+    """Return which blocks of a replica are evicted last; None if the deployment has no such blocks."""
+    wanted = resolved.kv_retention
+    if wanted is None:
+        return None
+    tokens, duration_s = wanted.prompt_tokens, wanted.duration_s
+    return RetentionRules(inf if tokens is None else tokens, inf if duration_s is None else duration_s)
 
 
 def with_host(compiled: CompiledDeployment, host: HostTimes) -> CompiledDeployment:
@@ -303,7 +315,7 @@ def kv_pools(pools: Sequence[Pool]) -> dict[int, OffloadTierPair]:
     """Return the KV pool of each model whose replicas share one.
 
     Raises:
-        InputError: They share it, and their blocks are not of one size.
+        InputError: They share it, and their blocks are not of one size or do not expire at one age.
     """
     found: dict[int, OffloadTierPair] = {}
     for model in {pool.model for pool in pools}:
@@ -311,6 +323,10 @@ def kv_pools(pools: Sequence[Pool]) -> dict[int, OffloadTierPair]:
         sizes = {pool.rules.block_size for pool in sharing}
         if len(sizes) > 1:
             raise InputError("replicas that share a KV pool need the same block_size", max(sizes), str(min(sizes)))
+        ages_s = list(dict.fromkeys(pool.rules.offload.expire_s for pool in sharing if pool.rules.offload))
+        if len(ages_s) > 1:
+            rule = "replicas that share a KV pool need the same kv_offload.expire_s"
+            raise InputError(rule, str(ages_s[1]), str(ages_s[0]))
         tiers = OffloadTierPair.pooled((pool.rules.offload, pool.replicas) for pool in sharing if pool.rules.offload)
         if tiers is not None:
             found[model] = tiers

@@ -18,7 +18,14 @@ from catalogs.errors import InputError, nearest_name
 from catalogs.workloads.request_set import RequestSet
 from simulator.cache.encoder_cache import EncoderLimits
 from simulator.cluster.cluster import Cluster, RunOptions
-from simulator.cluster.compiled import CompiledDeployment, CompiledFleet, Pool, offload_rules, swap_rules
+from simulator.cluster.compiled import (
+    CompiledDeployment,
+    CompiledFleet,
+    Pool,
+    offload_rules,
+    retention_rules,
+    swap_rules,
+)
 from simulator.cluster.kv_path import transfer_links
 from simulator.cluster.run import Run
 from simulator.core.speculation import SpeculationRules
@@ -156,6 +163,7 @@ def engine_rules(compiled: CompiledDeployment, seed: int = 0) -> EngineRules:
         **shared,
         lag=1 if engine.async_scheduling and stages == 1 else 0,
         pipeline_stages=stages,
+        stage_layers=resolved.stage_layers if stages > 1 else (),
         attention_ranks=ranks,
         api_servers=resolved.api_server_count,
         rank_dispatch="" if resolved.rank_dispatch in (None, "balanced") else resolved.rank_dispatch,
@@ -164,6 +172,7 @@ def engine_rules(compiled: CompiledDeployment, seed: int = 0) -> EngineRules:
         speculation=SpeculationRules.of(resolved.speculation, seed) if resolved.speculation else None,
         swap=swap_rules(resolved, compiled.memory) if resolved.swap_bytes else None,
         offload=offload_rules(resolved, compiled.memory),
+        retention=retention_rules(resolved),
         encoder_limits=encoder_limits(resolved),
         encoder_tokens=resolved.model.encoder_tokens if resolved.model.is_encoder_decoder else 0,
         side_tokens=resolved.side_tokens,

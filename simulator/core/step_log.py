@@ -23,7 +23,7 @@ class _Column:
         self._name = name
 
     def __get__(self, log: StepLog, owner: type) -> FloatArray:
-        return log.table()[:, COLUMNS.index(self._name)]
+        return log._column(COLUMNS.index(self._name))
 
 
 class StepLog:
@@ -108,6 +108,15 @@ class StepLog:
 
     def __len__(self) -> int:
         return len(self._values) // _N_STORED
+
+    def _column(self, index: int) -> FloatArray:
+        """Return a copy of one column of all rows. Shape (rows,)."""
+        if index < _N_STORED:
+            return np.array(np.frombuffer(self._values)[index::_N_STORED])  # no view: it would forbid further rows
+        column = np.zeros(len(self))
+        encodings = np.array(self._encodings, dtype=np.float64).reshape(-1, _N_ENCODING)
+        column[encodings[:, 0].astype(np.int64)] = encodings[:, 1 + index - _N_STORED]
+        return column
 
     def table(self) -> FloatArray:
         """Return a copy of all rows. Shape (rows, 21), columns in the order of COLUMNS."""

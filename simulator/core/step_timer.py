@@ -88,6 +88,18 @@ def encoding_s(timer: StepTimer | EncoderTimer, encoding: Encoding) -> float:
     return timer.encoding_s(encoding)
 
 
+class OutputTimer(Protocol):
+    """A timer that knows which part of a step follows the layers (StepCost implements it)."""
+
+    def output_s(self, shape: BatchShape) -> float:
+        """Return the seconds of the output projection and of sampling, which a step's time includes."""
+
+
+def output_s(timer: StepTimer | OutputTimer, shape: BatchShape) -> float:
+    """Return the seconds of a step that follow its layers; 0 from a timer that does not know them."""
+    return timer.output_s(shape) if hasattr(timer, "output_s") else 0.0
+
+
 def segment_of(timer: StepTimer | RankTimer, ranks: Sequence[BatchShape | None]) -> Segment:
     """Return the segment of a group of ranks; a timer without `ranks_segment` yields that of the slowest rank."""
     if hasattr(timer, "ranks_segment"):

@@ -138,6 +138,10 @@ class CappedStepCost(StepCost):
         """Return the seconds from the start of this step to the start of the next."""
         return self.plain.cycle_s(shape) * self._factor(shape)
 
+    def output_s(self, shape: BatchShape) -> float:
+        """Return the seconds of the output projection and of sampling, slower by the factor of the whole step."""
+        return self.plain.output_s(shape) * self._factor(shape)
+
     def encoding_s(self, encoding: Encoding) -> float:
         """Return the seconds of encoding items. The limit slows it down as it does a full step of prompts."""
         full = self.tables.resolved.limits.max_num_batched_tokens

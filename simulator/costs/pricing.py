@@ -76,6 +76,9 @@ class Pricer:
             alone, rows = self.source.cost(op), op.tokens if isinstance(op, Elementwise) else op.m
             hidden = np.minimum(alone.seconds, memory_s(op, self.hardware.accelerator))
             return replace(alone, seconds=np.where(np.asarray(rows) <= line.overlapped_rows, hidden, alone.seconds))
+        if isinstance(op, Elementwise) and line.fused_rows:
+            alone = self.source.cost(op)
+            return replace(alone, seconds=np.where(np.asarray(op.tokens) <= line.fused_rows, 0.0, alone.seconds))
         if isinstance(op, Gemm) and line.quantised_before:
             return self._without_quantisation(op)
         if not isinstance(op, Collective):

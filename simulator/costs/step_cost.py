@@ -25,7 +25,7 @@ constant, and a run of decode steps is an arithmetic series up to the next break
 A `BatchShape` describes the batch of the whole replica. Data-parallel ranks share it evenly (a lone prompt is on one
 rank, and the others wait for it) unless their shares are given (`ranks_segment`). Context-parallel ranks share every
 prompt. In a pipeline each batch in flight is a shape of its own. Its time is the sum over all stages and the sends
-between them.
+between them; how it divides among the stages is up to the replica (simulator/engine/replica.py).
 """
 
 from __future__ import annotations
@@ -93,6 +93,10 @@ class StepCost:
             return self.decode_segment(n, shape.decode_context_sum, shape.decode_context_max)[0]
         device = self._batch_s(shape)
         return self._cycle(device, n + shape.prefill_chunks)
+
+    def output_s(self, shape: BatchShape) -> float:
+        """Return the seconds of the output projection and of sampling, which `cycle_s` includes."""
+        return _read(self._logits, self._counts(shape)[2])
 
     def encoding_s(self, encoding: Encoding) -> float:
         """Return the seconds by which encoding these items makes a step longer."""

@@ -38,8 +38,14 @@ class ReplicaHandle(ReplicaState, Protocol):
     def finish(self, request: Request) -> None:
         """Account for a request that is finished on this replica and holds no resources."""
 
-    def enter_pipeline(self, now: float, cycle_s: float) -> float:
-        """Return when a batch that needs `cycle_s` for the whole pipeline enters the first stage."""
+    def enter_pipeline(self, now: float, cycle_s: float, output_s: float) -> float:
+        """Return when a batch enters the first stage.
+
+        Args:
+            now: The time at which the batch is ready.
+            cycle_s: Its seconds in the whole pipeline.
+            output_s: The part of these seconds that follows the layers, in the last stage.
+        """
 
     def wake_idle(self) -> None:
         """Wake an idle loop if a request is waiting."""

@@ -7,6 +7,7 @@ from math import inf
 from typing import Final
 
 from simulator.cache.offload import HostCache
+from simulator.cache.retention import RetainingKvCache
 from simulator.core.clock import ARRIVAL, Process
 from simulator.core.request import Request
 from simulator.core.step_log import StepLog
@@ -25,8 +26,9 @@ class Replica:
     """An engine as routers, controllers and the cluster use it.
 
     The stages of a pipeline run different batches concurrently. Each request belongs to one of these batches, whose
-    step takes the time of the whole pipeline. The next batch enters the first stage when that stage has finished its
-    even share of the work.
+    step takes the time of the whole pipeline. A stage takes the share of the step that it has of the layers, and the
+    last stage also the output projection and sampling. The next batch enters the first stage when the slowest stage has
+    had time for the batch before it, so that batches of equal work never wait between stages.
     """
 
     def __init__(self, index: int, pool: int, context: EngineContext) -> None:
@@ -44,6 +46,8 @@ class Replica:
         self.outlet = TokenStream(context.rules.host, context.rules.api_servers)
         self.scheduler: Scheduler = make_scheduler(context.rules)  # of the first loop; all loops share queue and cache
         rules, offload = context.rules, context.rules.offload
+        if isinstance(self.scheduler.kv, RetainingKvCache):
+            self.scheduler.kv.clock = context.clock
         if offload is not None:
             self.scheduler.host = HostCache(offload, self.scheduler.kv, context.clock, context.kv_pool)
         further = [make_scheduler(rules, self.scheduler) for _ in range(1, rules.pipeline_stages)]
@@ -53,6 +57,8 @@ class Replica:
         self.step_loops = tuple(StepLoop(self, context, each, place) for place, each in enumerate(schedulers))
         self._only = self.step_loops[0] if not further else None
         self._entry_free_s = 0.0  # when the first stage of a pipeline accepts the next batch
+        layers = rules.stage_layers or (1,) * rules.pipeline_stages
+        self._widest_share, self._last_share = max(layers) / sum(layers), layers[-1] / sum(layers)
 
     @property
     def logs(self) -> tuple[StepLog, ...]:
@@ -175,10 +181,18 @@ class Replica:
             loop.timer = timer
             loop.cut()
 
-    def enter_pipeline(self, now: float, cycle_s: float) -> float:
-        """Return when a batch that needs `cycle_s` for the whole pipeline enters the first stage."""
+    def enter_pipeline(self, now: float, cycle_s: float, output_s: float) -> float:
+        """Return when a batch enters the first stage.
+
+        Args:
+            now: The time at which the batch is ready.
+            cycle_s: Its seconds in the whole pipeline.
+            output_s: The part of these seconds that follows the layers, in the last stage.
+        """
         start_s = max(now, self._entry_free_s)
-        self._entry_free_s = start_s + cycle_s / len(self.step_loops)
+        layers_s = cycle_s - output_s
+        slowest_s = max(self._widest_share * layers_s, self._last_share * layers_s + output_s)
+        self._entry_free_s = start_s + slowest_s
         return start_s
 
     def check_progress(self) -> None:

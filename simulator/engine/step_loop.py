@@ -22,7 +22,7 @@ from simulator.core.batch import Batch
 from simulator.core.clock import STEP, WAKE, Callback
 from simulator.core.request import Request
 from simulator.core.step_log import StepLog
-from simulator.core.step_timer import elapsed_s, encoding_s, segment_of, step_at
+from simulator.core.step_timer import elapsed_s, encoding_s, output_s, segment_of, step_at
 from simulator.engine.context import EngineContext, ReplicaHandle
 from simulator.engine.token_accounting import TokenAccounting
 from simulator.schedulers.base import Scheduler
@@ -156,7 +156,8 @@ class StepLoop:
                 self._replica.check_progress()
             return
         if self._stages > 1:
-            start_s = self._replica.enter_pipeline(now, self.timer.cycle_s(batch))
+            timer = self.timer
+            start_s = self._replica.enter_pipeline(now, timer.cycle_s(batch), output_s(timer, batch))
         elif self._lag:
             host = self._context.rules.host
             start_s = now + (host.step_s + host.step_s_per_sequence * (batch.decodes + batch.prefill_chunks))

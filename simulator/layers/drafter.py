@@ -13,7 +13,7 @@ from catalogs.deployments.speculation import EAGLE3_FEATURES, Method
 from simulator.layers.attention import sharded_mixer
 from simulator.layers.operator_call import OperatorCall, gemm_call
 from simulator.layers.shard import Shard
-from simulator.layers.step import StepCalls
+from simulator.layers.step import StepCalls, fused_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,7 @@ class DraftCalls(StepCalls):
         shard, speculation = draft_shard(resolved, queries), resolved.speculation
         if shard is None or speculation is None:
             return None
-        fuses_norms = resolved.engine.fuses_norms
-        return cls(shard, fuses_norms, source.joins_decodes, method=speculation.method, first=first)
+        return cls(shard, fused_rows(resolved), source.joins_decodes, method=speculation.method, first=first)
 
     def rank(self, tokens: Num, graph: bool = True) -> list[OperatorCall]:
         """Return the operators that depend on the tokens of an attention rank, with the projection of head inputs."""

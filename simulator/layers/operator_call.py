@@ -30,6 +30,7 @@ class OperatorCall:
     stride: int = 1  # between the ranks of a collective: neighbours in a data-parallel group are tp accelerators apart
     routing: ExpertRouting | None = None  # set for an exchange with experts; its message is what one rank sends, once
     overlapped_rows: int = 0  # up to this many rows it overlaps with longer kernels, and only its bytes take time
+    fused_rows: int = 0  # up to this many rows the kernel before it does its work
     kernels: int = 1  # kernel launches of one execution outside CUDA graphs
     quantised_before: bool = False  # the preceding kernel quantises the input of this matrix product
     layers: LayerGroup | None = None  # the layers that run it; None: it runs before or after all layers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from calibration.operators.operators import Gemm, Matmul, Num
 from calibration.operators.roofline import MXFP4_BYTES
@@ -29,6 +29,8 @@ class Shard:
     scored: int = 1  # number of those tokens that get logits
     plain_torch: bool = False  # on a CPU, products take the weights in the layout in which they were loaded
     accelerator: Accelerator | None = None  # None: further queries of a decode do not read the cache again
+    stage_layers: tuple[int, ...] = ()  # layers of each pipeline stage; empty: equal stages
+    stage: int | None = None  # the pipeline stage of the rank; None: the mean over the stages
 
     @classmethod
     def of(cls, resolved: ResolvedDeployment) -> Shard:
@@ -47,6 +49,7 @@ class Shard:
             resolved.queries,
             unit.kind == "cpu" and not engine.packs_weights,
             unit,
+            resolved.stage_layers,
         )
 
     @property
@@ -58,6 +61,31 @@ class Shard:
     def pp(self) -> int:
         """Return the number of pipeline stages."""
         return self.layout.pipeline_parallel
+
+    @property
+    def stages(self) -> tuple[Shard, ...]:
+        """Return the shard of a rank of each pipeline stage, first stage first."""
+        return tuple(replace(self, stage=stage) for stage in range(self.pp)) if self.pp > 1 else (self,)
+
+    @property
+    def layer_share(self) -> float:
+        """Return the share of the model's layers that the rank holds.
+
+        A stage holds every kind of layer in proportion: which kind each single layer is of does not count.
+        """
+        if self.stage is None or not self.stage_layers:
+            return 1.0 / self.pp
+        return self.stage_layers[self.stage] / sum(self.stage_layers)
+
+    @property
+    def embeds(self) -> bool:
+        """Return whether the rank holds the embedding: the first stage, and the last where the output shares it."""
+        return self.stage in (None, 0) or (self.projects and not self.model.lm_head_params)
+
+    @property
+    def projects(self) -> bool:
+        """Return whether the rank holds the last norm and the output projection."""
+        return self.stage in (None, self.pp - 1)
 
     @property
     def dp(self) -> int:

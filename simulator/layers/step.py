@@ -14,6 +14,7 @@ is taken off the product. All-reduce and norm are separate where the engine fuse
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -47,6 +48,18 @@ _AFTER_NORM_OR_ACTIVATION = frozenset({"qkv_proj", "in_proj", "gate_up_proj", "u
 _PROMPT_TOKENS = 1024  # arbitrary: the number of launches does not depend on it
 
 
+def fused_rows(resolved: ResolvedDeployment) -> int:
+    """Return the most tokens for which the all-reduce of a deployment's engine also normalises; 0: it never does."""
+    engine, ranks = resolved.engine, resolved.layout.tensor_parallel
+    if not engine.fuses_norms:
+        return 0
+    known = sorted(engine.fused_norm_bytes)
+    if not known:
+        return sys.maxsize
+    most = engine.fused_norm_bytes[next((group for group in known if ranks <= group), known[-1])]
+    return int(most // (resolved.model.hidden_size * ACT))
+
+
 def never_joins(head_dim: int, kv_dtype: str) -> bool:  # noqa: ARG001 (the same for all)
     """Return False: decodes do not run in the kernel of the prompts."""
     return False
@@ -61,8 +74,8 @@ class StepCalls:
 
     Attributes:
         shard: The part of the model that one rank holds.
-        fuses_norms: The engine's all-reduce kernel also adds the residual and normalises (TensorRT-LLM:
-            AllReduceFusionOp.RESIDUAL_RMS_NORM).
+        fused_rows: The most tokens for which the engine's all-reduce kernel also adds the residual and normalises
+            (TensorRT-LLM: AllReduceFusionOp.RESIDUAL_RMS_NORM); 0: it never does.
         fuses_quantisation: The engine's norms and activations write per-tensor FP8 (vLLM: torch.compile, with fusion
             passes for both; TensorRT-LLM: AllReduceFusionOp.RESIDUAL_RMS_NORM_QUANT_FP8, and swiglu with the scale of
             its output).
@@ -71,7 +84,7 @@ class StepCalls:
     """
 
     shard: Shard
-    fuses_norms: bool = False
+    fused_rows: int = 0
     joins_decodes: JoinsDecodes = never_joins
     fuses_quantisation: bool = False
 
@@ -92,13 +105,13 @@ class StepCalls:
         if not resolved.runs_language_model:
             return NoCalls(Shard.of(resolved))
         native = engine.fuses_quantisation and "fp8" in resolved.hardware.accelerator.peak_flops
-        return cls(Shard.of(resolved), engine.fuses_norms, source.joins_decodes, native)
+        return cls(Shard.of(resolved), fused_rows(resolved), source.joins_decodes, native)
 
     def rank(self, tokens: Num, graph: bool = True) -> list[OperatorCall]:
         """Return the operators that depend on the tokens of an attention rank, in a CUDA graph or outside.
 
-        Norms are fused at the sizes that run in CUDA graphs. Larger messages go through NCCL, followed by a separate
-        norm.
+        Norms are fused at the sizes that run in CUDA graphs, up to `fused_rows`. Larger messages go through NCCL,
+        followed by a separate norm.
         """
         shard, hidden = self.shard, self.shard.model.hidden_size
         calls = [elementwise_call("embedding", 1, "embedding", tokens, 2 * hidden * ACT)]
@@ -114,8 +127,12 @@ class StepCalls:
         if shard.pp > 1:  # hidden states and residual go to the next stage
             send = Collective("send_recv", tokens * (2 * hidden * ACT), 2, graph)
             calls.append(OperatorCall("stage_send", "collective", shard.pp - 1, send, stride=shard.tp * shard.cp))
-        fused = _AFTER_ALL_REDUCE if self.fuses_norms and graph and shard.tp > 1 else frozenset()
-        return [self._with_quantised_input(call) for call in calls if call.name not in fused]
+        calls = [self._with_quantised_input(call) for call in calls]
+        if not (self.fused_rows and graph and shard.tp > 1):
+            return calls
+        if np.max(tokens) <= self.fused_rows:
+            return [call for call in calls if call.name not in _AFTER_ALL_REDUCE]
+        return [replace(c, fused_rows=self.fused_rows) if c.name in _AFTER_ALL_REDUCE else c for c in calls]
 
     def _with_quantised_input(self, call: OperatorCall) -> OperatorCall:
         found = self.fuses_quantisation and call.name in _AFTER_NORM_OR_ACTIVATION

@@ -75,7 +75,7 @@ def modules(shard: Shard) -> list[LoraModule]:
 
 def adapter_bytes(shard: Shard, rank: int) -> float:
     """Return the bytes of one adapter on one rank of the replica."""
-    return ACT * sum(m.layers * m.weights(rank) for m in modules(shard)) / shard.pp
+    return ACT * sum(m.layers * m.weights(rank) for m in modules(shard)) * shard.layer_share
 
 
 def lora_bytes(resolved: ResolvedDeployment) -> float:

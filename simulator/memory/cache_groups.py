@@ -13,6 +13,7 @@ its decode time and taken halfway through its output (`even_blocks`).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -81,7 +82,7 @@ def held_bytes(shard: Shard, tokens: int, block_size: int, grouped: bool = True)
     token = ShardedAttention(shard, first.count, first.plain_attention).kv_width
     layer = block_size * token * DTYPE_BYTES[shard.kv_dtype]
     held = sum(group.padded * group.blocks(tokens, block_size) for group in groups)
-    return held * layer / (shard.pp * shard.kv_shards)
+    return held * layer * shard.layer_share / shard.kv_shards
 
 
 def varies(shard: Shard) -> bool:
@@ -94,7 +95,7 @@ def even_blocks(resolved: ResolvedDeployment, memory: MemoryPlan, requests: Requ
 
     This is the memory plan's own number if all lengths cost the same per token, or if the number of blocks was given.
     """
-    shard = Shard.of(resolved)
+    shard = replace(Shard.of(resolved), stage=memory.stage)
     shards = [each for each in (shard, draft_shard(resolved)) if each is not None]
     given = memory.kv_bytes != memory.free_bytes
     if given or not requests.n or resolved.engine.memory_rule == "slots" or not varies(shard):

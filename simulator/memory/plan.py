@@ -78,6 +78,7 @@ class MemoryPlan:
     draft_bytes: float = 0.0  # part of the weights: the drafter
     draft_kv_bytes_per_token: float = 0.0  # part of kv_bytes_per_token: the drafter
     cross_blocks: int = 0  # blocks that every sequence holds for its encoder's output
+    stage: int | None = None  # the pipeline stage of the accelerator: the one with room for the fewest blocks
 
     @property
     def free_bytes(self) -> float:
@@ -91,7 +92,10 @@ class MemoryPlan:
 
     @property
     def replica_kv_bytes_per_token(self) -> float:
-        """Return the bytes that a token takes on all accelerators of a replica together."""
+        """Return the bytes that a token takes on all accelerators of a replica together.
+
+        The accelerators of a pipeline count as the stage of this plan.
+        """
         return self.kv_bytes_per_token * self.accelerators / self.data_parallel
 
     @property
@@ -111,6 +115,9 @@ class MemoryPlan:
         if held > self.budget_bytes:
             lora = f" ({_gb(self.adapter_bytes * n)} of them LoRA slots)" if self.adapter_bytes else ""
             lora += f" ({_gb(self.draft_bytes * n)} of them the drafter)" if self.draft_bytes else ""
+            if self.stage is not None:  # the other stages hold less
+                stage = f"each accelerator of pipeline stage {self.stage + 1}"
+                return f"weights {_gb(held)} > {_gb(self.budget_bytes)} usable on {stage}"
             return f"weights {_gb(held * n)}{lora} > {_gb(self.budget_bytes * n)} usable on {n} accelerator(s)"
         if self.free_bytes <= 0:
             rest = _gb(self.activation_bytes + self.non_torch_bytes)
@@ -142,9 +149,20 @@ class MemoryPlan:
 def size_memory(resolved: ResolvedDeployment) -> MemoryPlan:
     """Return the memory plan of one replica's accelerators.
 
-    A given `kv_blocks` overrides the number of blocks and with it the KV bytes, nothing else.
+    A given `kv_blocks` overrides the number of blocks and with it the KV bytes, nothing else. The stages of a pipeline
+    have equally many blocks, as many as the stage that has room for the fewest, whose plan this is.
     """
-    shard, engine, limits = Shard.of(resolved), resolved.engine, resolved.limits
+    whole = Shard.of(resolved)
+    if whole.pp == 1:
+        return _stage_memory(resolved, whole)
+    alike = {(s.layer_share, s.embeds, s.projects): s for s in whole.stages}
+    plans = (_stage_memory(resolved, shard) for shard in alike.values())
+    return min(plans, key=lambda plan: (plan.kv_blocks, plan.longest_sequence_tokens, plan.free_bytes))
+
+
+def _stage_memory(resolved: ResolvedDeployment, shard: Shard) -> MemoryPlan:
+    """Return the memory plan of the accelerators of one pipeline stage."""
+    engine, limits = resolved.engine, resolved.limits
     unit = resolved.hardware.accelerator
     visible = unit.memory_bytes - (DRIVER_BYTES if unit.kind == "gpu" else 0.0)
     adapters, drafter, drafting = lora_bytes(resolved), draft_bytes(resolved), draft_shard(resolved)
@@ -193,6 +211,7 @@ def size_memory(resolved: ResolvedDeployment) -> MemoryPlan:
         drafter,
         cache_bytes(caches[1:], REFERENCE_TOKENS) / REFERENCE_TOKENS,
         -(-shard.model.encoder_tokens // limits.block_size),
+        shard.stage,
     )
 
 
@@ -242,7 +261,7 @@ def weight_bytes(shard: Shard) -> float:
     every rank.
     """
     model = shard.model
-    layers = sum(g.count * layer_bytes(shard, g) for g in (*model.groups, *model.encoder_groups)) / shard.pp
+    layers = sum(g.count * layer_bytes(shard, g) for g in (*model.groups, *model.encoder_groups)) * shard.layer_share
     return layers + sum(outer_bytes(shard).values())
 
 
@@ -251,10 +270,10 @@ def outer_bytes(shard: Shard) -> dict[str, float]:
     model = shard.model
     each = model.weight_format(shard.weight_dtype).other_bytes_per_weight()
     return {
-        "embedding": model.embedding_params / shard.tp * each,
-        "output projection": model.lm_head_params / shard.tp * each,
+        "embedding": model.embedding_params / shard.tp * each if shard.embeds else 0.0,
+        "output projection": model.lm_head_params / shard.tp * each if shard.projects else 0.0,
         TOWERS: model.other_params / shard.tp * each,
-        "last norms": model.norm_size * (2 if model.is_encoder_decoder else 1) * each,
+        "last norms": model.norm_size * (2 if model.is_encoder_decoder else 1) * each if shard.projects else 0.0,
     }
 
 
@@ -293,7 +312,7 @@ def sequence_bytes(shard: Shard, tokens: float) -> float:
     Ranks that divide a cache (decode_context_parallel) hold their part of its tokens, others hold all of them.
     """
     mixers = (sharded_mixer(shard, group) for group in shard.model.groups)
-    return sum(mixer.cache_bytes(tokens) for mixer in mixers if mixer) / (shard.pp * shard.kv_shards)
+    return sum(mixer.cache_bytes(tokens) for mixer in mixers if mixer) * shard.layer_share / shard.kv_shards
 
 
 def cache_bytes(shards: Sequence[Shard], tokens: float) -> float:

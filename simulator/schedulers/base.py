@@ -10,6 +10,7 @@ from simulator.cache.encoder_cache import EncoderCache, RequestEmbeddings
 from simulator.cache.kv_cache import KvCache
 from simulator.cache.lora_slots import AdapterSlots
 from simulator.cache.offload import HostCache, SwapSpace
+from simulator.cache.retention import RetainingKvCache
 from simulator.core.batch import Batch
 from simulator.core.request import Request
 from simulator.schedulers.rules import EngineRules, PeakUse
@@ -53,7 +54,7 @@ class Scheduler(ABC):
         self.swap_space: SwapSpace | None = None
         self.slots: AdapterSlots | None = None
         self.encoders: EncoderCache | RequestEmbeddings | None = None
-        self.kv = kv or KvCache(rules.kv_blocks, rules.block_size, rules.prefix_caching, rules.unit_blocks)
+        self.kv = kv or _empty_cache(rules)
 
     @abstractmethod
     def add(self, request: Request) -> None:
@@ -151,3 +152,10 @@ class Scheduler(ABC):
     @abstractmethod
     def computed_tokens(self, request: Request) -> int:
         """Return the tokens of a request whose KV is scheduled or stored, for the check of invariants."""
+
+
+def _empty_cache(rules: EngineRules) -> KvCache:
+    """Return the KV cache of a replica when it starts."""
+    if rules.retention is not None:
+        return RetainingKvCache(rules.kv_blocks, rules.block_size, rules.unit_blocks, rules.retention)
+    return KvCache(rules.kv_blocks, rules.block_size, rules.prefix_caching, rules.unit_blocks)

@@ -11,6 +11,7 @@ from catalogs.engines.profile import HostTimes, ReceiveIntervals
 from simulator.cache.encoder_cache import EncoderLimits
 from simulator.cache.lora_slots import LoraRules
 from simulator.cache.offload import OffloadRules, SwapRules
+from simulator.cache.retention import RetentionRules
 from simulator.core.batch import Batch
 from simulator.core.speculation import SpeculationRules
 
@@ -27,6 +28,7 @@ class EngineRules(Limits):
     admit_whole_prompt: bool = False  # admit a request only if its whole prompt fits now (newer vLLM)
     lag: int = 1  # steps scheduled ahead of the one that runs: 1 with async scheduling, 0 without
     pipeline_stages: int = 1  # batches in flight at once
+    stage_layers: tuple[int, ...] = ()  # layers of each stage; empty: the stages take equally long
     policy: str = "vllm-v1"
     max_output_tokens: int = 0  # max_tokens that every client declares; a run raises it to its longest output
     physical_batch_tokens: int = 0  # most tokens of one pass on the device; 0: a step is one pass
@@ -38,6 +40,7 @@ class EngineRules(Limits):
     unit_blocks: int = 1  # KV blocks that share one content key; more than 1 for traces with coarse keys
     queueing: Queueing = FCFS
     offload: OffloadRules | None = None  # KV blocks are also kept in host memory
+    retention: RetentionRules | None = None  # blocks that are evicted last; None: those used last are
     lora: LoraRules | None = None  # None: no LoRA adapters
     speculation: SpeculationRules | None = None  # None: one token per decode and step
     encoder_limits: EncoderLimits | None = None  # None: requests are text only

@@ -6,22 +6,35 @@ To add an engine, write its function here and enter it in STARTERS.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from calibration.importers.iteration_log import read_iteration_log
 from calibration.serve import engines
 from calibration.serve.clients import CLIENTS_KEY, Client, Endpoint, VllmBench
 from calibration.serve.engines import SERVED_NAME, ServedLimits
+from calibration.serve.llama_requests import read_burst_slots, read_lone_steps
+from calibration.serve.probe import BURST_INPUT_TOKENS
 from calibration.serve.server import Launch, free_port
 from catalogs.deployments.schema import Deployment, load_deployment
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.io.http import ServerUrl, get_json, plain_text
+from simulator.schedulers.llama_cpp import count_passes
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _LONGEST_NAME: Final = 256
 
 _LONGEST_VERSION: Final = 80
+
+#: Reads the steps of an engine from its log, in the columns of an iteration log; None if the log holds none.
+StepsReader = Callable[[Path], "pd.DataFrame | None"]
+
+#: Reads the passes over the weights of each burst of a probe, by the sizes of the bursts; () if the log does not tell.
+PassesReader = Callable[[Path, tuple[int, ...]], tuple[int, ...]]
 
 SHORT_LIMITS: Final = ServedLimits(32, 512, 1024, 32, 1024, prefix_caching=False, weight_dtype="fp32", threads=1)
 
@@ -49,16 +62,20 @@ class EngineChoice:
 class EngineSubject:
     """The subject of a comparison: a deployment as the simulator reads it, and the server that runs it.
 
-    `launch` is None if the user runs the server. `keeps_log` states that its log contains every engine step.
+    `launch` is None if the user runs the server. `read_steps` reads the engine's steps from the server's log, and
+    `read_passes` how often the decode steps of each burst of a probe read the weights; None if the log does not tell.
     """
 
     deployment: Deployment
     target: Endpoint
     launch: Launch | None
-    keeps_log: bool
+    read_steps: StepsReader | None = None
+    read_passes: PassesReader | None = None
 
 
-def engine_subject(engine: str, choice: EngineChoice, launch: Launch | None, keeps_log: bool = True) -> EngineSubject:
+def engine_subject(
+    engine: str, choice: EngineChoice, launch: Launch | None, read_steps: StepsReader | None = None
+) -> EngineSubject:
     """Return the subject of an engine on this machine; `choice.model` may be a name of the catalog."""
     limits = asdict(choice.limits)
     del limits["threads"]
@@ -71,7 +88,7 @@ def engine_subject(engine: str, choice: EngineChoice, launch: Launch | None, kee
         **{**limits, "kv_blocks": choice.limits.kv_blocks or None},
     )
     target = Endpoint(launch.url if launch else "", SERVED_NAME, str(choice.model))
-    return EngineSubject(deployment, target, launch, keeps_log)
+    return EngineSubject(deployment, target, launch, read_steps)
 
 
 def vllm(choice: EngineChoice) -> tuple[EngineSubject, Client]:
@@ -79,7 +96,18 @@ def vllm(choice: EngineChoice) -> tuple[EngineSubject, Client]:
     python = engines.find_vllm(choice.python)
     on_cpu = parse_hardware("local").accelerator.kind == "cpu"
     launch = engines.vllm(python, choice.model, choice.port or free_port(), choice.limits, on_cpu)
-    return engine_subject("vllm", choice, launch), VllmBench(python)
+    return engine_subject("vllm", choice, launch, _iterations), VllmBench(python)
+
+
+def _iterations(log: Path) -> pd.DataFrame:
+    """Return every step of vLLM's iteration log."""
+    return read_iteration_log(log).rows
+
+
+def _llama_passes(log: Path, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the passes of a decode step of each burst: only slots with neighbouring numbers share one."""
+    slots = read_burst_slots(log, sizes, BURST_INPUT_TOKENS) or []
+    return tuple(count_passes([(slot, 1) for slot in each], most=0) for each in slots)
 
 
 def llama_cpp(choice: EngineChoice) -> tuple[EngineSubject, Client]:
@@ -95,7 +123,8 @@ def llama_cpp(choice: EngineChoice) -> tuple[EngineSubject, Client]:
     program, python = engines.find_llama_server(choice.server), engines.find_vllm(choice.python)
     weights = write_gguf(choice.model, choice.model / "model.gguf")
     launch = engines.llama_cpp(program, weights, choice.port or free_port(), choice.limits)
-    return engine_subject("llama.cpp", choice, launch, keeps_log=False), VllmBench(python, new_connections=True)
+    subject = engine_subject("llama.cpp", choice, launch, read_lone_steps)
+    return replace(subject, read_passes=_llama_passes), VllmBench(python, new_connections=True)
 
 
 def transformers(choice: EngineChoice) -> tuple[EngineSubject, Client]:
@@ -133,7 +162,7 @@ def endpoint(
         raise InputError("the endpoint does not serve this model", served, ", ".join(names[:3]))
     name = served or names[0]
     tokenizer = tokenizer or (written.model if Path(written.model).is_dir() else name)
-    return EngineSubject(written, Endpoint(base, name, tokenizer, key_env), None, False)
+    return EngineSubject(written, Endpoint(base, name, tokenizer, key_env), None)
 
 
 def _served_names(server: ServerUrl, key: str | None) -> list[str]:

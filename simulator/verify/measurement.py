@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from calibration.accuracy.measured_run import MeasuredRun
-from calibration.importers.iteration_log import read_iteration_log
 from calibration.machine_trace.folder import write_trace
 from calibration.machine_trace.sampler import ApiProcesses, MachineSampler
 from calibration.profile.machine.contention import ContentionSample, usage
 from calibration.report.machine_page import write_trace_and_page
 from calibration.serve.clients import TRIES, Client, IncompleteReplay, InProcessEngine
-from calibration.serve.probe import Probe, probe
+from calibration.serve.probe import PART_S, Probe, ProbeLimits, joined, probe
 from calibration.serve.server import EngineServer
+from catalogs.io.output_files import atomic_file, make_folder
+from catalogs.workloads.request_set import RequestSet
 from simulator.verify.engines import EngineSubject, engine_version
 from simulator.verify.trials import Trial
 
@@ -40,6 +45,19 @@ class Probed:
     others_cores: float
 
 
+def pooled(parts: Sequence[Probed]) -> Probed:
+    """Return several probes of one engine as one, so that a drift of the machine between them affects it by half."""
+    import pandas as pd
+
+    logs = [part.log for part in parts if part.log is not None]
+    return Probed(
+        joined([part.probe for part in parts]),
+        pd.concat(logs, ignore_index=True) if logs else None,
+        parts[0].engine_version,
+        max(part.others_cores for part in parts),
+    )
+
+
 class EngineUnderTest:
     """An engine with a client, started on entry and stopped on exit.
 
@@ -58,6 +76,7 @@ class EngineUnderTest:
         api = ApiProcesses(lambda: self._server.launch.port if self._server is not None else None)
         self._sampler, self._requests = MachineSampler(self._pids, api_pids=api), list[dict[str, float]]()
         self._server = EngineServer(subject.launch, out / "server.log") if subject.launch is not None else None
+        self._probes, self._trials, self._warm_ups = 0, 0, 0  # so far, which number the folders of their files
 
     def __enter__(self) -> EngineUnderTest:
         self._sampler.__enter__()
@@ -86,18 +105,57 @@ class EngineUnderTest:
             return self._server.pids
         return frozenset({os.getpid()} if isinstance(self._client, InProcessEngine) else ())
 
-    def probe(self, most_input_tokens: int, max_num_seqs: int) -> Probed:
-        """Measure lone requests and bursts (see `calibration.serve.probe`)."""
+    def probe(self, most_input_tokens: int, max_num_seqs: int, part_s: float = PART_S) -> Probed:
+        """Measure lone requests and bursts (see `calibration.serve.probe`).
+
+        A later probe reads none of the steps before it. Before it, a server that starts anew for each replay is started
+        anew.
+        """
         self._tell("probing: lone requests, then bursts")
-        before = self._moment()
-        folder = self._out / "probe"
-        found = probe(self._client, self.subject.target, most_input_tokens, max_num_seqs, folder, self._tell)
+        self._probes += 1
+        folder = self._out / ("probe" if self._probes == 1 else f"probe-{self._probes}")
+        if self._probes > 1 and self._server is not None and self._server.launch.restart_per_replay:
+            self._server.restart()
+        before, first_byte, first_step = self._moment(), self._log_bytes(), self._n_steps()
+        limits = ProbeLimits(most_input_tokens, max_num_seqs, part_s)
+        found = probe(self._client, self.subject.target, limits, folder, self._tell)
         others = self._others(before)
         if isinstance(self._client, InProcessEngine):
-            return Probed(found, self._client.steps(), self._client.engine_version, others)
-        server = self._server if self.subject.keeps_log else None
-        log = None if server is None else read_iteration_log(server.log).rows
+            steps = self._client.steps()
+            return Probed(found, None if steps is None else steps[first_step:], self._client.engine_version, others)
+        log = None
+        if self._server is not None:
+            subject, own = self.subject, make_folder(folder) / "engine.log"
+            with self._server.log.open("rb") as whole, atomic_file(own) as part, Path(part).open("wb") as out:
+                whole.seek(first_byte)
+                shutil.copyfileobj(whole, out)
+            log = None if subject.read_steps is None else subject.read_steps(own)
+            if subject.read_passes is not None:
+                found = replace(found, burst_passes=subject.read_passes(own, found.burst_sizes))
         return Probed(found, log, engine_version(self.subject.target), others)
+
+    def _log_bytes(self) -> int:
+        """Return the size of the server's log so far; 0 for the first probe, which also reads what the start wrote."""
+        return self._server.log.stat().st_size if self._server is not None and self._probes > 1 else 0
+
+    def _n_steps(self) -> int:
+        """Return the steps of an engine in this process before a later probe."""
+        steps = self._client.steps() if self._probes > 1 and isinstance(self._client, InProcessEngine) else None
+        return 0 if steps is None else len(steps)
+
+    def warm_up(self, requests: RequestSet) -> None:
+        """Send the prompts of `requests` once, for two tokens each, if the server keeps what it prepares.
+
+        vLLM on CPUs prepares kernels when a step has some number of tokens for the first time, which adds milliseconds
+        to that step; a server in use has them. Requests that fail are left out.
+        """
+        if self._server is not None and self._server.launch.restart_per_replay:
+            return
+        self._tell("warming up with the prompts of the next cells")
+        short = replace(requests, output_tokens=np.minimum(requests.output_tokens, 2))
+        self._warm_ups += 1
+        with contextlib.suppress(IncompleteReplay):
+            self._client.replay(short, self.subject.target, self._out / "runs" / f"warm-up-{self._warm_ups}")
 
     def replay(self, trials: list[Trial], repeats: int) -> tuple[dict[str, list[MeasuredRun]], float]:
         """Replay every trial `repeats` times, alternating between trials, so that drift affects all of them.
@@ -106,11 +164,12 @@ class EngineUnderTest:
             (the runs of every trial by name, one for each repeat; the most cores that other processes used).
         """
         runs: dict[str, list[MeasuredRun]] = {trial.name: [] for trial in trials}
-        others_cores = 0.0
+        others_cores, first = 0.0, self._trials + 1
+        self._trials += len(trials)
         for k, (i, trial) in product(range(repeats), enumerate(trials)):
             self._tell(f"replaying {trial.name}, {k + 1} of {repeats}")
             before, start_s = self._moment(), self._sampler.now_s()
-            runs[trial.name].append(self._replay(trial, self._out / "runs" / f"trial-{i + 1}-{k + 1}"))
+            runs[trial.name].append(self._replay(trial, self._out / "runs" / f"trial-{first + i}-{k + 1}"))
             others_cores = max(others_cores, self._others(before))
             self._note(f"{trial.name}, repeat {k + 1}", runs[trial.name][-1], start_s)
             if self._server is not None:

@@ -61,15 +61,22 @@ class Cycles:
     def of(cls, probe: Probe) -> Cycles:
         """Return all certain decode cycles of a probe.
 
+        Of the bursts of one size, those are taken that needed the fewest passes over the weights.
+
         Raises:
             InputError: The client does not distinguish the gaps of requests, or nearly all messages held several
                 tokens.
         """
         rows = [(1, context, seconds) for context, seconds in _lone(probe.lone)]
+        passes = probe.burst_passes or (1,) * len(probe.burst_sizes)
+        fewest: dict[int, int] = {}
+        for n, own in zip(probe.burst_sizes, passes, strict=True):
+            fewest[n] = min(own, fewest.get(n, own))
         first = 0
-        for n in probe.burst_sizes:
-            rows += [(n, context, seconds) for context, seconds in _burst(probe.bursts, range(first, first + n))]
-            first += n
+        for n, own in zip(probe.burst_sizes, passes, strict=True):
+            members, first = range(first, first + n), first + n
+            if own == fewest[n]:
+                rows += [(n, context, seconds) for context, seconds in _burst(probe.bursts, members)]
         decodes, context, seconds = np.array(rows, dtype=float).reshape(-1, 3).T
         found = cls(decodes.astype(np.int64), context, seconds)
         if not found.sizes():
@@ -82,9 +89,9 @@ class Cycles:
         found, counts = np.unique(self.decodes, return_counts=True)
         return [int(n) for n, count in zip(found, counts, strict=True) if count >= FEWEST]
 
-    def median(self, values: FloatArray, n: int) -> float:
-        """Return the median of `values` over the cycles of `n` decodes. `values` has shape (n cycles,)."""
-        return float(np.median(values[self.decodes == n]))
+    def mean(self, values: FloatArray, n: int) -> float:
+        """Return the trimmed mean of `values` over the cycles of `n` decodes. `values` has shape (n cycles,)."""
+        return trimmed_mean(values[self.decodes == n])
 
 
 def fit_host(probe: Probe, served: CompiledDeployment) -> MeasuredHost:
@@ -96,7 +103,7 @@ def fit_host(probe: Probe, served: CompiledDeployment) -> MeasuredHost:
     beyond = cycles.seconds - alone
     base = served.resolved.engine.host
     if served.resolved.engine.async_scheduling:  # the device hides host time, so only the gap is visible
-        gap = max(0.0, float(np.median([cycles.median(beyond, n) for n in cycles.sizes()])))
+        gap = max(0.0, float(np.median([cycles.mean(beyond, n) for n in cycles.sizes()])))
         steps_s = (base.step_s, base.step_s_per_sequence)
     else:
         gap, steps_s = 0.0, _line_through(cycles, beyond)
@@ -107,9 +114,10 @@ def fit_host(probe: Probe, served: CompiledDeployment) -> MeasuredHost:
 def fit_steps(probe: Probe, log: pd.DataFrame | None, most_tokens: int) -> MeasuredSteps | None:
     """Fit whole steps by their contents; return None if the probe has too few.
 
-    Steps with prefill come from the engine's log. Without a log they are first tokens of lone prompts of at most
-    `most_tokens`, which run in one step; the time of the shortest beyond a decode step of the same size is not part of
-    the step.
+    Steps with prefill come from the engine's log. If it holds only those of lone requests, a decode in a step with
+    prefill takes what it takes beyond a token in a step of decodes. Without a log they are first tokens of lone prompts
+    of at most `most_tokens`, which run in one step; the time of the shortest beyond a decode step of the same size is
+    not part of the step.
     """
     cycles = Cycles.of(probe)
     sizes = cycles.sizes()
@@ -121,12 +129,9 @@ def fit_steps(probe: Probe, log: pd.DataFrame | None, most_tokens: int) -> Measu
         nodes, values = _first_tokens(probe.lone, most_tokens, sizes, at)
         if len(nodes) < 2:
             return None
-        # The time of a decode beyond that of a token: steps of n decodes compared with steps of n prompt tokens.
-        both = [(n, s) for n, s in zip(sizes, at, strict=True) if nodes[0] <= n <= nodes[-1]]
-        beyond = [max(0.0, s - float(np.interp(n, nodes, values))) / n for n, s in both]
-        per_decode = float(np.median(beyond)) if beyond else 0.0
+        per_decode = _beyond_a_token(sizes, at, nodes, values)
     else:
-        prefill = log[log.context_requests > 0]
+        prefill = log[(log.context_requests > 0) & (log.context_tokens <= most_tokens)]  # longer ones are several steps
         tokens = (prefill.context_tokens + prefill.generation_tokens).to_numpy(float)
         if len(prefill) < 3 * FEWEST or tokens.min() == tokens.max():
             return None
@@ -139,6 +144,8 @@ def fit_steps(probe: Probe, log: pd.DataFrame | None, most_tokens: int) -> Measu
         others = [decoding, *([prefill.pairs.to_numpy(float)] if "pairs" in prefill.columns else [])]
         values, (per_decode, *further) = _hats(tokens, others, seconds, nodes)
         per_pair = further[0] if further else 0.0
+        if not decoding.any():
+            per_decode = _beyond_a_token(sizes, at, nodes, values)
     return MeasuredSteps(
         decodes=tuple(sizes),
         decode_s=tuple(at),
@@ -152,6 +159,8 @@ def fit_steps(probe: Probe, log: pd.DataFrame | None, most_tokens: int) -> Measu
 
 def fit_requests(probe: Probe, served: CompiledDeployment, timer: StepTimer, host: HostTimes = NO_HOST) -> MeasuredHost:
     """Return `host` with request_s and request_s_per_input_token, fitted to first tokens of lone requests.
+
+    The constant gives the mean of the shorter half of first tokens.
 
     The return path of a token (output_s) cannot be distinguished from the forward path, so request_s contains both.
 
@@ -167,18 +176,21 @@ def fit_requests(probe: Probe, served: CompiledDeployment, timer: StepTimer, hos
     requests = RequestSet(np.zeros(len(inputs)), inputs, lone.output_tokens.astype(np.int64), concurrency=1)
     beyond = lone.ttft_s - run_rules(rules, timer, requests).ttft_s
     lengths = np.unique(inputs)
-    typical = np.array([np.median(beyond[inputs == n]) for n in lengths])
-    whole = np.array([np.median(lone.ttft_s[inputs == n]) for n in lengths])
+    typical = np.array([_typical(beyond[inputs == n]) for n in lengths])
+    whole = np.array([_typical(lone.ttft_s[inputs == n]) for n in lengths])
     constant, per_token = _line(lengths, typical, whole)
+    short = lone.ttft_s <= np.median(lone.ttft_s)  # where the constant is more than the noise of a step
+    rest = trimmed_mean((beyond - constant - per_token * inputs)[short])
+    constant = max(0.0, constant + rest)
     host = replace(host, request_s=constant, request_s_per_input_token=per_token)
     return MeasuredHost.model_validate(host, from_attributes=True)
 
 
 def _line_through(cycles: Cycles, beyond: FloatArray) -> tuple[float, float]:
-    """Return (constant, slope per decode), neither negative, through the medians at each number of decodes."""
+    """Return (constant, slope per decode), neither negative, through the means at each number of decodes."""
     sizes = cycles.sizes()
-    whole = np.array([cycles.median(cycles.seconds, n) for n in sizes])
-    typical = np.array([cycles.median(beyond, n) for n in sizes])
+    whole = np.array([cycles.mean(cycles.seconds, n) for n in sizes])
+    typical = np.array([cycles.mean(beyond, n) for n in sizes])
     return _line(np.array(sizes), typical, whole)
 
 
@@ -195,20 +207,35 @@ def _decode_table(cycles: Cycles) -> tuple[float, list[float]]:
     n, context, seconds = cycles.decodes[keep], cycles.context[keep], cycles.seconds[keep]
     groups = {(size, round(c / size / 32)) for size, c in zip(n.tolist(), context.tolist(), strict=True)}
     rows, typical = [], []
-    for size, bucket in sorted(groups):  # medians first, because outliers are common and distort least squares
+    for size, bucket in sorted(groups):  # trimmed means first, because outliers are common and distort least squares
         mine = (n == size) & (np.round(context / n / 32) == bucket)
-        rows.append([float(np.median(context[mine])), *(float(size == s) for s in sizes)])
-        typical.append(float(np.median(seconds[mine])))
+        rows.append([float(np.mean(context[mine])), *(float(size == s) for s in sizes)])
+        typical.append(trimmed_mean(seconds[mine]))
     per_context = float(nonnegative(np.array(rows), np.array(typical))[0])
-    alone = [float(np.median((seconds - per_context * context)[n == s])) for s in sizes]
+    alone = [trimmed_mean((seconds - per_context * context)[n == s]) for s in sizes]
     return per_context, [max(t, SHORTEST_S) for t in alone]
+
+
+def trimmed_mean(values: FloatArray) -> float:
+    """Return the mean without the highest and the lowest tenth; shape (n,).
+
+    Times of a busy machine have a long tail. Their mean, of which the tail is a part, is what many steps take together;
+    only the rarest disturbances are left out.
+    """
+    cut = len(values) // 10
+    return float(np.sort(values)[cut : len(values) - cut].mean())
+
+
+def _typical(values: FloatArray) -> float:
+    """Return the lower median of few repeats, because a disturbance can only lengthen a time; shape (repeats,)."""
+    return float(np.quantile(values, 0.5, method="lower"))
 
 
 def _outside_the_log(cycles: Cycles, log: pd.DataFrame) -> float:
     """Return the seconds of a cycle outside the engine's log: the client's gap minus logged time, at equal decodes."""
     alone = log[log.context_requests == 0].groupby("generation_requests").seconds
-    logged = alone.median()[alone.count() >= FEWEST]
-    found = [cycles.median(cycles.seconds, n) - float(logged[n]) for n in cycles.sizes() if n in logged.index]
+    logged = alone.agg(lambda seconds: trimmed_mean(seconds.to_numpy(float)))[alone.count() >= FEWEST]
+    found = [cycles.mean(cycles.seconds, n) - float(logged[n]) for n in cycles.sizes() if n in logged.index]
     return max(0.0, float(np.median(found))) if found else 0.0
 
 
@@ -217,10 +244,17 @@ def _first_tokens(lone: MeasuredRun, most: int, sizes: list[int], at: list[float
     lengths = [int(n) for n in np.unique(lone.input_tokens) if n <= most]
     if len(lengths) < 2:
         return lengths, []
-    typical = [float(np.median(lone.ttft_s[lone.input_tokens == n])) for n in lengths]
+    typical = [_typical(lone.ttft_s[lone.input_tokens == n]) for n in lengths]
     outside = max(0.0, typical[0] - float(np.interp(lengths[0], sizes, at)))
     outside = min(outside, 0.5 * min(typical))  # a disturbed first length must not consume the others
     return lengths, [t - outside for t in typical]
+
+
+def _beyond_a_token(sizes: list[int], at: list[float], nodes: list[int], values: list[float]) -> float:
+    """Return the seconds of a decode beyond those of a token: steps of n decodes less steps of n prompt tokens."""
+    both = [(n, s) for n, s in zip(sizes, at, strict=True) if nodes[0] <= n <= nodes[-1]]
+    beyond = [max(0.0, s - float(np.interp(n, nodes, values))) / n for n, s in both]
+    return float(np.median(beyond)) if beyond else 0.0
 
 
 def _hats(
@@ -253,28 +287,34 @@ def _shape(n: int, context: float) -> BatchShape:
 
 
 def _lone(run: MeasuredRun) -> list[tuple[float, float]]:
-    """Return (context, seconds) of every decode step of lone requests; the first gap may contain a hand-over."""
+    """Return (context, seconds) of every decode step of lone requests; the first gap may contain a hand-over.
+
+    The steps of a request have its mean gap, because a client that is late for one token is early for the next.
+    """
     return [
-        (n_in + j, float(gap))
+        (n_in + j, float(gaps[1:].mean()))
         for n_in, n_out, gaps in zip(run.input_tokens, run.output_tokens, run.gaps(), strict=True)
-        for j, gap in enumerate(gaps.tolist(), start=1)
-        if j > 1 and len(gaps) == n_out - 1  # otherwise some message held several tokens
+        for j in range(2, len(gaps) + 1)
+        if len(gaps) == n_out - 1  # otherwise some message held several tokens
     ]
 
 
 def _burst(run: MeasuredRun, members: range) -> list[tuple[float, float]]:
-    """Return (context, seconds) of steps between the last first token and the first last one, for the median member."""
+    """Return (context, seconds) of steps between the last first token and the first last one.
+
+    The seconds are the mean gap there of the median member.
+    """
     gaps = run.gaps()
     times = [run.arrival_s[i] + run.ttft_s[i] + np.concatenate([[0.0], np.cumsum(gaps[i])]) for i in members]
     start, end = max(t[0] for t in times), min(t[-1] for t in times)
-    seen: list[list[tuple[float, float]]] = []
+    contexts, means_s = [], []
     for i, at in zip(members, times, strict=True):
-        if len(gaps[i]) != run.output_tokens[i] - 1:
-            continue
         inside = [j for j in range(1, len(at) - 1) if at[j] >= start and at[j + 1] <= end]
-        seen.append([(float(run.input_tokens[i]) + j, float(at[j + 1] - at[j])) for j in inside])
-    steps = min((len(x) for x in seen), default=0)
+        if inside and len(gaps[i]) == run.output_tokens[i] - 1:
+            contexts.append(float(run.input_tokens[i]) + np.array(inside, dtype=float))
+            means_s.append(float(at[inside[-1] + 1] - at[inside[0]]) / len(inside))
+    steps = min((len(each) for each in contexts), default=0)
     if not steps:
         return []
-    last = np.array([x[-steps:] for x in seen])  # aligned at the end
-    return list(zip(last[:, :, 0].mean(axis=0) * len(members), np.median(last[:, :, 1], axis=0), strict=True))
+    last = np.array([each[-steps:] for each in contexts])  # aligned at the end
+    return [(context, float(np.median(means_s))) for context in (last.mean(axis=0) * len(members)).tolist()]

@@ -1,16 +1,38 @@
-"""Fixtures of the tests of whole answers."""
+"""The lengths of simulated runs in the tests of the planner."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 
-from tests.planner.short_runs import shortened
+from tests.planner.short_runs import shortened, usual
 
 
 @pytest.fixture(scope="module")
-def short_runs() -> Iterator[None]:
-    """Shorten every simulated run of the tests of a module."""
-    with shortened():
+def short_runs(pytestconfig: pytest.Config) -> Iterator[None]:
+    """Shorten every simulated run of the tests of a module, the slow ones too."""
+    with usual() if pytestconfig.getoption("usual_runs") else shortened():
         yield
+
+
+def _length(item: pytest.Item) -> AbstractContextManager[None]:
+    """Return what gives the runs of a test their length: short, unless the test is slow or needs the usual one."""
+    if item.config.getoption("usual_runs") or item.get_closest_marker("usual_runs"):
+        return usual()
+    return nullcontext() if item.get_closest_marker("slow") else shortened()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    """Shorten the runs of fixtures, those of modules and sessions too."""
+    with _length(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Shorten the runs of a test."""
+    with _length(item):
+        return (yield)

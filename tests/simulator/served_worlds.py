@@ -56,6 +56,6 @@ def measured(plant: CompiledDeployment, requests: RequestSet) -> MeasuredRun:
 def probed(plant: CompiledDeployment) -> Probe:
     """The probe of `calibrate verify` against that engine."""
     lone = measured(plant, probes.lone_requests(400, 0))
-    sizes = tuple(n for n in probes.BURSTS if n <= plant.resolved.limits.max_num_seqs for _ in range(probes.REPEATS))
+    sizes = tuple(n for n in probes.BURSTS if n <= plant.resolved.limits.max_num_seqs) * probes.REPEATS[0]
     bursts = probes.burst_requests(sizes, lone.stat("ttft", "p50"), lone.stat("tpot", "p50"))
     return Probe(lone, measured(plant, bursts), sizes)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Final
 
+from catalogs.deployments.stages import by_shares
 from catalogs.engines.flags import flag_table
 from catalogs.errors import InputError
 from catalogs.launch.reading.lines import LaunchLine
 from catalogs.launch.reading.reading import Reading, value_of
+from catalogs.launch.reading.words import GivenFlag
 from catalogs.models.catalog import load_model
 from catalogs.models.spec import ModelSpec
 
@@ -107,7 +110,26 @@ def _split(reading: Reading) -> None:
         key = "tensor_parallel" if named in ("tensor", "row") else "pipeline_parallel"
         reading.state(key, count, mode.text if mode is not None else "--split-mode layer")
     if shares is not None:
-        reading.note("no effect", shares.text, "layers are divided evenly in a simulation")
+        _shares(reading, shares, named)
+
+
+def _shares(reading: Reading, shares: GivenFlag, mode: str) -> None:
+    """Read the share of each GPU, which decides the layers of each stage where the split is by layers."""
+    try:
+        parts = [float(part) for part in shares.value.split(",")]
+    except ValueError:
+        parts = []
+    if not parts or not all(map(isfinite, parts)):
+        raise InputError("--tensor-split is a list of numbers with commas", shares.value, "1,1")
+    if mode != "layer" or len(parts) < 2 or len(set(parts)) == 1:
+        text = "the GPUs have equal shares" if len(set(parts)) == 1 else "tensors are divided evenly in a simulation"
+        reading.note("no effect", shares.text, text)
+        return
+    layers = by_shares(parts, _layers(reading)) if min(parts) > 0.0 else (0,)
+    if min(layers):
+        reading.state("pipeline_layers", list(layers), shares.text)
+    else:
+        reading.note("not simulated", shares.text, "every GPU has layers in a simulation; they are divided evenly")
 
 
 def _same_model(name: str, model: ModelSpec) -> bool:

@@ -151,9 +151,7 @@ def _accelerator(pod: dict[str, Any]) -> str:
 
 def _service(name: str, block: dict[str, Any]) -> Iterator[LaunchLine]:
     """Yield the servers of a service of Compose."""
-    given = block.get("environment") or {}
-    pairs = given.items() if isinstance(given, dict) else (str(e).partition("=")[::2] for e in given)
-    environment = {str(key): str(value) for key, value in pairs if value is not None}
+    environment = _environment(block)
     words = [*_words(block.get("entrypoint")), *_words(block.get("command"))]
     deploy = _block(block, "deploy")
     gpus: int | None = None
@@ -162,8 +160,20 @@ def _service(name: str, block: dict[str, Any]) -> Iterator[LaunchLine]:
             ids, count = _list(device, "device_ids"), str(device.get("count"))
             gpus = len(ids) if ids else int(count) if count.isdecimal() else None
     for line in _container(words, environment, str(block.get("image") or "")):
-        replicas = _count(deploy if "replicas" in deploy else {"replicas": block.get("scale")}, "replicas")
+        replicas = _count(deploy, "replicas") if "replicas" in deploy else _count(block, "scale")
         yield replace(line, name=name, gpus=gpus if gpus is not None else line.gpus, replicas=replicas)
+
+
+def _environment(block: dict[str, Any]) -> dict[str, str]:
+    """Return the variables of a service of Compose, which are a mapping or a list of NAME=VALUE.
+
+    Raises:
+        InputError: They are something else.
+    """
+    given = block.get("environment")
+    if isinstance(given, dict):
+        return {str(name): str(value) for name, value in given.items() if value is not None}
+    return {name: value for name, _, value in (str(e).partition("=") for e in _list(block, "environment"))}
 
 
 def _words(value: Any) -> list[str]:

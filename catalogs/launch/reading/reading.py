@@ -167,6 +167,26 @@ class Reading:
         else:
             self.state(flag.row.key, value_of(given, flag.row), given.text)
 
+    def stage_variable(self, name: str) -> None:
+        """Read the environment variable that states the layers of each pipeline stage, such as "20,21,21,18".
+
+        Raises:
+            InputError: It is no list of whole numbers.
+        """
+        written = self.line.environment.get(name)
+        if not written:
+            return
+        try:
+            layers = [int(layer) for layer in written.split(",")]
+        except ValueError:
+            raise InputError(f"{name} is a list of whole numbers with commas", written, "20,20") from None
+        self.state_by_variable("pipeline_layers", layers, name)
+
+    def state_by_variable(self, key: str, value: Any, name: str) -> None:
+        """Set a key that an environment variable states, in place of the note that the table has on the variable."""
+        self.notes[:] = [note for note in self.notes if not note.flag.startswith(f"{name}=")]
+        self.state(key, value, f"{name}={self.line.environment[name]}")
+
     def _variables(self) -> None:
         """Note the environment variables that the table does not read; HOME and the like are passed over."""
         for name, value in self.line.environment.items():

@@ -9,7 +9,7 @@ from catalogs.errors import InputError
 from catalogs.launch.reading.lines import LaunchLine
 from catalogs.launch.reading.notes import Note
 from catalogs.launch.reading.reading import OTHER_EXCHANGE, Reading, named_file
-from catalogs.launch.sglang import DEEPEP_MODES, TEXT_BY_DEFAULT
+from catalogs.launch.sglang import DEEPEP_MODES, STAGES_VARIABLE, TEXT_BY_DEFAULT
 from catalogs.models.spec import ModelSpec
 
 #: Algorithms of speculative decoding by the method in deployment.yaml.
@@ -48,6 +48,7 @@ def read_sglang(line: LaunchLine) -> Reading:
     reading.dtype(special.get("--dtype"), model)
     reading.quantization(model)
     _layout(reading)
+    reading.stage_variable(STAGES_VARIABLE)
     _limits(reading)
     _speculation(reading)
     _media(reading, model)

@@ -17,6 +17,7 @@ _KEYS: Final = {
     "max_num_tokens": "max_num_batched_tokens",
     "max_seq_len": "max_model_len",
     "pipeline_parallel_size": "pipeline_parallel",
+    "pp_partition": "pipeline_layers",
     "tensor_parallel_size": "tensor_parallel",
 }
 

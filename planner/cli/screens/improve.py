@@ -62,9 +62,9 @@ def _figures(figures: Figures) -> str:
     if not tokens:
         return known
     given = figures.requests_per_s
-    # more tokens than it serves within the objectives, so each is cheaper than it could be sold
-    overloaded = given is not None and given > (capacity or 0.0)
-    return known + (f"; overloaded at {rate(given)}: " if overloaded else ", ") + ", ".join(tokens)
+    # it then serves more tokens than within the objectives, so that each costs less than it would there
+    missed = given is not None and given > (capacity or 0.0)
+    return known + (f"; at {rate(given)}, where the objectives are missed: " if missed else ", ") + ", ".join(tokens)
 
 
 def _tightest(found: Improvement) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from catalogs.economics.electricity import list_grids, load_grid
 from catalogs.ui.words import digits, dollars, gigabytes, kilowatts, percent, plan_name, seconds, sure_percent
 from planner.networks.schema import NetworkAnswer, NetworkPlan
-from planner.networks.screen import carbon_words, energy_words, per_units
+from planner.networks.screen import capacity_words, carbon_words, energy_words, per_units
 from planner.report.answer_tables import TextTable
 from planner.report.material import REGIONS
 from planner.sections.section import interval_words
@@ -44,8 +44,8 @@ def latencies(plan: NetworkPlan) -> TextTable:
 
 def load(plan: NetworkPlan) -> TextTable:
     """Return the load of a plan, and how busy it is."""
-    metrics, capacity = plan.metrics, plan.capacity_requests_per_s
-    known = () if capacity is None else (("Capacity", f"{digits(capacity)} jobs/s"),)  # users have no capacity
+    metrics, capacity = plan.metrics, capacity_words(plan)
+    known = () if capacity is None else (("Capacity", capacity),)
     limit = () if plan.limited_by is None else (("What limits it", plan.limited_by),)
     rows = (
         ("Rate of these figures", f"{digits(plan.requests_per_s)} jobs/s"),
@@ -81,17 +81,17 @@ def stages(plan: NetworkPlan) -> TextTable:
 
 def plans(answer: NetworkAnswer) -> TextTable:
     """Return a row for each plan."""
-    head = ("Plan", "Deployment", "Capacity, jobs/s", "Per hour", "Per month", "Cost", "Energy", "Carbon")
+    head = ("Plan", "Deployment", "Capacity", "Per hour", "Per month", "Cost", "Energy", "Carbon")
     rows = [_plan(i, plan, answer.job.unit) for i, plan in enumerate(answer.plans)]
     return TextTable(head, tuple(rows), "Cost, energy and carbon refer to the rate of each plan.", words=2)
 
 
 def _plan(i: int, plan: NetworkPlan, unit: str) -> tuple[str, ...]:
-    capacity, month = plan.capacity_requests_per_s, None if plan.cost is None else plan.cost.usd_per_month
+    month = None if plan.cost is None else plan.cost.usd_per_month
     return (
         plan_name(i),
         plan.words,
-        "none" if capacity is None else digits(capacity),
+        capacity_words(plan) or "none",
         dollars(plan.usd_per_hour),
         "unknown" if month is None else f"${month:,.0f}",
         per_units(plan.usd_per_unit, unit, dollars),
@@ -176,6 +176,7 @@ def _row(i: int, plan: NetworkPlan, answer: NetworkAnswer) -> dict[str, Any]:
     rates = {
         "requests_per_s": plan.requests_per_s,
         "capacity_requests_per_s": plan.capacity_requests_per_s,
+        "capacity_users": plan.capacity_users,
         f"{answer.job.unit}s_per_hour": plan.units_per_hour,
     }
     values = {f"{row.name}_s": row.value_s for row in plan.slo}

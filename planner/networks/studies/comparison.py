@@ -54,6 +54,8 @@ def figures(a: NetworkPlan, b: NetworkPlan, unit: str, other_unit: str | None = 
     """Yield the figures of two plans; those for each unit only where both plans yield the same one."""
     yield Figure("planned jobs/s", "jobs", a.requests_per_s, b.requests_per_s, None)
     yield Figure("capacity, jobs/s", "jobs", a.capacity_requests_per_s, b.capacity_requests_per_s, False)
+    if a.capacity_users is not None and b.capacity_users is not None:
+        yield Figure("capacity, users", "jobs", a.capacity_users, b.capacity_users, False)
     yield from _latencies(a, b)
     yield Figure("mean wait", "seconds", a.metrics.queue_s.mean, b.metrics.queue_s.mean)
     yield Figure("a lone job", "seconds", a.metrics.service_s, b.metrics.service_s)

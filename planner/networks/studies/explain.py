@@ -12,7 +12,7 @@ from catalogs.ui.terminal import ProgressCallback
 from catalogs.ui.words import counted, digits, dollars, human_s, percent, seconds
 from planner.networks.plan import best_of
 from planner.networks.schema import NetworkAnswer, NetworkPlan
-from planner.networks.screen import energy_words, per_units
+from planner.networks.screen import capacity_words, energy_words, per_units
 from planner.networks.studies.inputs import find_network_binding
 from planner.networks.studies.whatif import builder_of, candidate_of, check_calibration
 from planner.studies.binding import Binding
@@ -87,9 +87,9 @@ def _why(answer: NetworkAnswer, best: NetworkPlan) -> Iterator[str]:
             f"Its tightest objective is {near.name}: at most {seconds(near.value_at_confidence_s)} with "
             f"{percent(request.confidence)} confidence, {share} of the limit {human_s(near.limit_s)}."
         )
-    if best.capacity_requests_per_s is not None:
+    if (capacity := capacity_words(best)) is not None:
         limit = f"; {best.limited_by}" if best.limited_by else ""
-        yield f"Its capacity is {digits(best.capacity_requests_per_s)} jobs/s{limit}."
+        yield f"Its capacity is {capacity}{limit}."
     for reason, n in search.main_reasons.items():
         yield f"{n:,} ruled out, because {reason}."
 
@@ -97,9 +97,10 @@ def _why(answer: NetworkAnswer, best: NetworkPlan) -> Iterator[str]:
 def why_not(best: NetworkPlan, other: NetworkPlan, unit: str) -> str:
     """Return the differences of an alternative from the recommended plan in words."""
     reasons = []
-    ours, theirs = best.capacity_requests_per_s, other.capacity_requests_per_s
+    ours = best.capacity_users or best.capacity_requests_per_s
+    theirs = other.capacity_users or other.capacity_requests_per_s
     if ours and theirs:
-        reasons.append(f"capacity {digits(theirs)} jobs/s, {percent(theirs / ours - 1, signed=True)}")
+        reasons.append(f"capacity {capacity_words(other)}, {percent(theirs / ours - 1, signed=True)}")
     if best.usd_per_unit and other.usd_per_unit:
         cost = per_units(other.usd_per_unit, unit, dollars)
         reasons.append(f"{cost}, {percent(other.usd_per_unit / best.usd_per_unit - 1, signed=True)}")

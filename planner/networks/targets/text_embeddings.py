@@ -108,7 +108,8 @@ def notes(plan: NetworkPlan) -> list[str]:
             "batches are smaller at low loads"
         )
     found.append(
-        "the plan was sized with Triton's batches and the kernels of torch; those of the server are not simulated"
+        f"the plan was sized with the batches of {keys['engine']} and the kernels of torch; those of the server are "
+        "not simulated"
     )
     return found
 

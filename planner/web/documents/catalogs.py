@@ -20,6 +20,7 @@ from catalogs.networks.files import list_networks
 from catalogs.networks.header import NetworkHeader, load_header
 from catalogs.networks.names import load_names as load_network_names
 from catalogs.workloads.workload import load_workload
+from planner.agents.load import takes_agents
 from planner.networks.job import STEPS, default_text, unit_of, usual_objective
 from planner.web.documents.shapes import (
     Calibrated,
@@ -276,6 +277,7 @@ def workload_document(text: str) -> WorkloadDocument:
         "requests": found.n_requests,
         "source": found.source,
         "lengths": lengths.words,
+        "takes_agents": takes_agents(found),
         "notices": list(found.notices),
     }
 

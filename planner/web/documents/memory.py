@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from calibration.operators.roofline import ACTIVATION_BYTES
@@ -96,7 +96,8 @@ def memory_document(query: StepQuery) -> dict[str, Any]:
     """
     replica = PricedReplica.of(query)
     resolved, plan = replica.resolved, replica.memory
-    shard, steps, use = Shard.of(resolved), replica.steps(query), replica.held(query)
+    shard = replace(Shard.of(resolved), stage=plan.stage)
+    steps, use = replica.steps(query), replica.held(query)
     layers = layer_memory(shard, query, max(shape.tokens for shape in steps.shapes))
     sequence = sequence_bytes(shard, query.context) + sum(
         cross_layer_bytes(shard, group) * group.count for group in shard.model.groups

@@ -15,6 +15,7 @@ from planner.networks.deploy import usual_target
 from planner.networks.report import figures, tables
 from planner.networks.schema import NetworkAnswer, NetworkPlan, NetworkRefusal
 from planner.networks.screen import (
+    capacity_words,
     carbon_words,
     difference_words,
     energy_words,
@@ -95,8 +96,8 @@ def _cards(answer: NetworkAnswer, plan: NetworkPlan) -> Iterator[tuple[str, str,
         yield f"Cost per {unit}", *_split(per_units(plan.usd_per_unit, unit, dollars))
     yield f"Energy per {unit}", *_split(energy_words(plan, unit))
     yield f"Carbon per {unit}", *_split(carbon_words(plan, unit))
-    capacity = plan.capacity_requests_per_s
-    most = "" if capacity is None else f"; capacity {digits(capacity)} jobs/s"
+    capacity = capacity_words(plan)
+    most = "" if capacity is None else f"; capacity {capacity}"
     yield "Rate", f"{digits(plan.requests_per_s)} jobs/s", f"{hourly_words(plan, unit)}{most}"
     least = min((row.probability_met for row in plan.slo), default=None)
     yield "Confidence", sure_percent(least), "in each objective"
@@ -109,10 +110,11 @@ def _split(words: str) -> tuple[str, str]:
 
 
 def _capacity(plan: NetworkPlan) -> str:
-    if plan.capacity_requests_per_s is None:
-        return "The highest rate that holds is searched for a rate of jobs, not for users."
+    capacity = capacity_words(plan)
+    if capacity is None:
+        return "No rate of jobs holds at the confidence."
     limit = f": {plan.limited_by}" if plan.limited_by else ""
-    return f"The plan holds {digits(plan.capacity_requests_per_s)} jobs/s at the confidence{limit}."
+    return f"The plan holds {capacity} at the confidence{limit}."
 
 
 def _figures(answer: NetworkAnswer, plan: NetworkPlan) -> Iterator[dict[str, Any]]:

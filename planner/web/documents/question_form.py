@@ -24,7 +24,7 @@ from planner.problem.request_keys import RequestKey, network_keys, plan_keys, re
 #: Keys that the template of the form presents itself.
 ESSENTIAL: Final = (
     "model", "hardware", "slo", "job", "steps", "workload", "input_tokens", "output_tokens", "over_time",
-    "rate", "users", "think_s",
+    "rate", "users", "think_s", "agents",
     "confidence", "objective", "max_usd_per_hour", "tariff.cloud", "tariff.region", "tariff.commitment",
 )  # fmt: skip
 
@@ -58,18 +58,20 @@ _TITLES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A starting point for users, which they change: a workload and its objectives."""
+    """A starting point for users, which they change: a workload, its objectives, and the agents at work if any."""
 
     name: str
     workload: str
     slo: tuple[str, ...]
+    agents: int | None = None
 
 
 PRESETS: Final = (
     Preset("Chat", "chat", ("ttft.p99=2s", "tpot.p95=60ms")),
     Preset("Code", "azure-code", ("ttft.p95=1s", "tpot.p95=40ms")),
     Preset("Reasoning", "reasoning", ("ttft.p95=3s", "tpot.p95=40ms")),
-    Preset("Agent", "summarization", ("e2e.p95=20s",)),
+    Preset("Summaries", "summarization", ("e2e.p95=20s",)),
+    Preset("Agents", "agentic-coding", ("interactivity.p90=30", "ttft.p95=5s"), 16),
 )
 
 

@@ -150,9 +150,13 @@ class WorkloadItem(TypedDict):
 
 
 class WorkloadDocument(WorkloadItem):
-    """A workload in full: the lengths of its prompts and answers in words, and notices of its reader."""
+    """A workload in full: the lengths of its prompts and answers in words, and notices of its reader.
+
+    `takes_agents` states whether a plan for agents can use it: the turns of its sessions wait for each other.
+    """
 
     lengths: str
+    takes_agents: bool
     notices: list[str]
 
 

@@ -14,7 +14,7 @@ from catalogs.deployments.faults import Fault
 from catalogs.errors import InputError
 from simulator.core.batch import BatchShape
 from simulator.core.clock import Process
-from simulator.core.step_timer import Segment, StepTimer, segment_of
+from simulator.core.step_timer import Segment, StepTimer, output_s, segment_of
 from simulator.engine.replica import Replica
 
 if TYPE_CHECKING:
@@ -40,6 +40,10 @@ class SlowedReplica:
         """Return the segment of a batch with exactly these decodes."""
         first_s, slope_s, steps = self.timer.decode_segment(decodes, context_sum, context_max)
         return self.factor * first_s, self.factor * slope_s, steps
+
+    def output_s(self, shape: BatchShape) -> float:
+        """Return the seconds of the step that follow its layers."""
+        return self.factor * output_s(self.timer, shape)
 
     def ranks_segment(self, ranks: Sequence[BatchShape | None]) -> Segment:
         """Return the segment of data-parallel ranks with these shares of a batch."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from calibration.bundles.files import read_bundle
 from calibration.families.decode_attention import COLD, DecodeAttentionModel, context_nodes
 from calibration.fitting.fit import fit_bundle
 from calibration.importers.public import import_public
+from calibration.operators.cost import ROOFLINE
 from calibration.operators.operators import DecodeAttention
 from calibration.operators.roofline import bytes_moved, memory_s
 from calibration.rows.dataset import operators_of
@@ -67,6 +69,26 @@ def step_cost(model: str, hardware: str, tp: int) -> StepCost:
 
 def seconds(model: DecodeAttentionModel, op: DecodeAttention) -> float:
     return float(model.cost(op, UNIT)[0])
+
+
+@pytest.mark.parametrize(("sequences", "context"), [(128.0, 16384.0), (64.0, 16384.0), (128.0, 4096.0)])
+def test_batches_past_the_end_of_the_table_stream_at_the_best_rate(sequences: float, context: float) -> None:
+    """Tables end at a product of sequences and context. Planted fault: small and short batches lend their low rates."""
+    table = rows(hot=1.0)
+    table["seconds"] += 0.5e-6 * table.sequences * table.n_kv_heads * (table.context_tokens < 64 * table.sequences)
+    model = DecodeAttentionModel.fit(table[table.context_tokens <= 2.0**17], UNIT)
+    op = attention(sequences, context)
+    law = START_S + float(memory_s(op, UNIT))
+    assert seconds(model, op) == pytest.approx(law, rel=0.05)
+    assert float(model.cost(op, UNIT)[1]) == ROOFLINE
+
+
+def test_longer_contexts_never_take_less_time_than_the_last_measured_one() -> None:
+    table = rows(hot=1.0)
+    table["seconds"] += 2e-6 * table.sequences * table.n_kv_heads
+    model = DecodeAttentionModel.fit(table[table.context_tokens <= 2.0**12], UNIT)
+    times = [seconds(model, attention(128.0, c)) for c in 2.0 ** np.arange(4, 18)]
+    assert all(after >= before * (1 - 1e-9) for before, after in pairwise(times))
 
 
 def test_a_batch_that_sat_in_the_cache_is_priced_from_memory() -> None:

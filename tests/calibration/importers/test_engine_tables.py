@@ -38,13 +38,19 @@ def test_arithmetic_in_the_dtype_of_the_cache_counts_where_it_was_timed() -> Non
     assert sorted(as_run(rows).seconds) == [1.0, 3.0]
 
 
-def test_low_latency_experts_come_before_those_timed_on_more_shapes() -> None:
-    shape = {"moe_dtype": "nvfp4", "num_tokens": 1, "hidden_size": 8, "distribution": "balanced"}
+@pytest.mark.parametrize(
+    ("experts", "first"), [((4096, 1536, 8, 128), 1.0), ((7168, 2048, 8, 256), 1.0), ((2048, 768, 8, 128), 3.0)]
+)
+def test_low_latency_experts_count_for_the_models_whose_recipes_select_them(
+    experts: tuple[int, int, int, int], first: float
+) -> None:
+    sizes = dict(zip(("hidden_size", "inter_size", "topk", "num_experts"), experts, strict=True))
+    shape = sizes | {"moe_dtype": "nvfp4", "distribution": "balanced"}
     rows = pd.DataFrame(
         [shape | {"kernel_source": k, "num_tokens": t, "seconds": s} for k, t, s in
          (("cutlass", 1, 3.0), ("cutlass", 2, 4.0), ("cutlass", 4, 5.0), ("moe_min_latency", 1, 1.0))]
     )  # fmt: skip
-    assert dict(zip(as_run(rows).num_tokens, as_run(rows).seconds, strict=True)) == {1: 1.0, 2: 4.0, 4: 5.0}
+    assert dict(zip(as_run(rows).num_tokens, as_run(rows).seconds, strict=True)) == {1: first, 2: 4.0, 4: 5.0}
 
 
 def test_scales_come_off_per_tensor_fp8_alone_and_never_take_all_of_it() -> None:

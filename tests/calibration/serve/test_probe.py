@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,16 @@ import pytest
 
 from calibration.accuracy.measured_run import FailedRequest, MeasuredRun, combined
 from calibration.serve.clients import Endpoint, IncompleteReplay, complete
-from calibration.serve.probe import BURSTS, REPEATS, probe, replay_groups
+from calibration.serve.probe import (
+    BURSTS,
+    N_LENGTHS,
+    REPEATS,
+    ProbeLimits,
+    joined,
+    probe,
+    repeats_within,
+    replay_groups,
+)
 from catalogs.errors import InputError
 from catalogs.workloads.request_set import RequestSet
 
@@ -56,13 +66,13 @@ class LossyClient:
 def test_a_probe_survives_what_ended_one(tmp_path: Path) -> None:
     """Five of 124 requests fail, in three bursts: only these bursts are sent again, with their distances."""
     told: list[str] = []
-    clean = probe(LossyClient([]), TARGET, 256, 32, tmp_path, told.append)
+    clean = probe(LossyClient([]), TARGET, ProbeLimits(256, 32), tmp_path, told.append)
     assert not told
-    sizes = [n for n in BURSTS if n <= 32 for _ in range(REPEATS)]
+    sizes = [n for n in BURSTS if n <= 32] * REPEATS[0]
     assert sum(sizes) == 124
     # warm-up once more, lone once more, bursts twice more
     client = LossyClient([[3], [], [0, 23], [], [4, 30, 31, 90, 91], [1], []])
-    found = probe(client, TARGET, 256, 32, tmp_path, told.append)
+    found = probe(client, TARGET, ProbeLimits(256, 32), tmp_path, told.append)
     assert [len(told), len(client.sent)] == [4, 7]
     assert REASON in told[0]
     assert "request 4" in told[0]
@@ -78,6 +88,33 @@ def test_a_probe_survives_what_ended_one(tmp_path: Path) -> None:
     starts = np.unique(again.arrival_s)
     assert len(starts) == len(spoiled)
     assert starts[0] == 0.0
+
+
+def test_a_fast_model_is_probed_at_several_moments(tmp_path: Path) -> None:
+    """Rounds that are over quickly are repeated more often, each with every length and every size of burst."""
+    client = LossyClient([])
+    found = probe(client, TARGET, ProbeLimits(16, 4), tmp_path, [].append)
+    assert repeats_within(10.0, 4.0) == 2
+    assert repeats_within(10.0, 1.0) == REPEATS[1]
+    rounds = found.lone.input_tokens.reshape(-1, N_LENGTHS)
+    assert len(rounds) == repeats_within(10.0, float(found.lone.e2e_s[:N_LENGTHS].sum()))
+    assert (np.sort(rounds) == np.sort(rounds[0])).all()
+    assert (rounds[0] != rounds[1]).any()
+    assert found.burst_sizes == (2, 4) * (len(found.burst_sizes) // 2)
+    assert len(found.burst_sizes) > 2 * REPEATS[0]
+
+
+def test_probes_are_joined_request_by_request(tmp_path: Path) -> None:
+    first, second = (probe(LossyClient([]), TARGET, ProbeLimits(16, most), tmp_path, [].append) for most in (2, 4))
+    both = joined([first, second])
+    assert both.burst_sizes == first.burst_sizes + second.burst_sizes
+    assert both.bursts.n == sum(both.burst_sizes)
+    assert both.lone.input_tokens.tolist() == [*first.lone.input_tokens.tolist(), *second.lone.input_tokens.tolist()]
+    assert [len(gaps) for gaps in both.lone.gaps()] == [23] * both.lone.n
+    assert not both.burst_passes
+    known = (replace(first, burst_passes=(1,) * len(first.burst_sizes)), replace(second, burst_passes=(2,) * 4))
+    assert joined(known).burst_passes == known[0].burst_passes + (2,) * 4
+    assert joined([known[0], second]).burst_passes == ()
 
 
 def burst_of(sizes: list[int], position: int) -> int:

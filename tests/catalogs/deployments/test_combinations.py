@@ -29,6 +29,7 @@ KEYS: dict[str, dict[str, Any]] = {
     "multimodal": {"multimodal": {}},
     "kv_offload": {"kv_offload": {"host_gib": 8.0}},
     "kv_pool": {"kv_offload": {"host_gib": 8.0, "shared": True}},
+    "kv_retention": {"kv_retention": {"prompt_tokens": 4096}},
     "autoscaling": {"autoscaling": {"min_replicas": 1, "max_replicas": 2}},
     "swap": {"preemption": "swap"},
     "swap_space_gib": {"swap_space_gib": 4.0},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -47,7 +48,8 @@ def test_more_agents_and_dearer_prompts_are_slower() -> None:
 def test_each_price_has_placements_with_prefill_together_and_separate() -> None:
     request = asking()
     found = priced_choices(request, request.read_workload(), 16)
-    assert [group.usd_per_hour for group in found] == sorted(group.usd_per_hour for group in found)
+    prices = [float(re.sub(r"[^\d.]", "", group.price)) for group in found]  # such as "$1,234.50 per hour"
+    assert prices == sorted(prices)
     whole = found[-1]
     assert {bool(choice.candidate.split) for choice in whole.choices} == {False, True}
     assert len(whole.choices) <= 5 < whole.n_all

@@ -251,3 +251,14 @@ def test_only_requests_after_the_first_of_every_agent_are_measured() -> None:
     assert 20 <= counted.sum() < 80
     _, first = np.unique(work.sessions, return_index=True)
     assert not counted[np.sort(first)[:4]].any()
+
+
+def test_a_plan_compares_what_the_engine_keeps_where_contexts_do_not_fit() -> None:
+    """A hundredth of the free memory holds about three of the contexts of six agents."""
+    few = {"gpu_memory_utilization": 0.01, "kv_dtype": "bf16", "max_model_len": 4000}
+    answer = answer_to("ttft.p50=2s", engine="trtllm-max-utilization", agents=6, fixed=few, precisions=("native",))
+    kept = [plan for plan in (answer.compared, *answer.others) if "of prompts kept" in plan.tier]
+    assert kept
+    assert all(plan.hit_rate is not None and plan.hit_rate > 0 for plan in kept)
+    (group,) = priced_choices(request(), load_workload(SESSIONS), 2)
+    assert group.choices[0].retentions(2) == []  # vLLM evicts what was used first

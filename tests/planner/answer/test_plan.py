@@ -49,7 +49,7 @@ def no_plan() -> dict[str, Any]:
 
 @cache
 def overloaded_plan() -> dict[str, Any]:
-    return answer_to("llama3.1-8b", "rtx4090", "p90=2s", requests_per_s=60.0, trials=1)
+    return answer_to("llama3.1-8b", "rtx4090", "p90=2s", requests_per_s=45.0, trials=1)
 
 
 def test_the_answer_has_the_contracts_shape() -> None:
@@ -231,8 +231,8 @@ def test_a_step_slower_than_the_limit_is_refused_with_the_step() -> None:
 
 def test_too_high_a_rate_is_refused_with_a_rate_that_holds() -> None:
     refusal = overloaded_plan()["infeasible"]
-    assert "60 requests/s" in refusal["binding_constraint"]
-    assert refusal["closest"]["capacity_requests_per_s"] < 60
+    assert "45 requests/s" in refusal["binding_constraint"]
+    assert refusal["closest"]["capacity_requests_per_s"] < 45
     rate = next(w["value"] for w in refusal["what_would_meet_it"] if w["kind"] == "rate")
     assert answer_to("llama3.1-8b", "rtx4090", "p90=2s", requests_per_s=0.95 * rate, trials=40)["feasible"]
 

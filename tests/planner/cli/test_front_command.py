@@ -25,6 +25,7 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any
     return found
 
 
+@pytest.mark.usual_runs
 def test_a_front_is_ordered_simulated_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
     found = answer(capsys, "--axes", "cost,ttft.p90", "--set", "search.trials=5")
     values = [tuple(row["values"].values()) for row in found["front"]]
@@ -44,7 +45,8 @@ def test_a_kept_front_is_resumed(capsys: pytest.CaptureFixture[str], tmp_path: P
     first = answer(capsys, *kept, "--set", "search.trials=3")
     again = answer(capsys, *kept, "--set", "search.trials=5")
     assert again["search"]["n_resumed"] == 3
-    assert again["simulated"][:3] == first["simulated"]
+    rows = [[{**row, "on_front": None} for row in found["simulated"][:3]] for found in (first, again)]
+    assert rows[0] == rows[1]  # whether a row is on the front depends on the others
 
 
 def test_the_screen_and_the_page(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -14,6 +14,9 @@ from planner.main import app
 
 GOOD = ["--model", "llama3.1-8b", "--slo", "p99=2s", "--hw", "rtx4090", "--set", "search.trials=2"]
 
+#: The same on another process, whose runs are as long as those of users.
+FEW_STEPS = [*GOOD, "--input-tokens", "500", "--output-tokens", "20", "--precision", "native"]
+
 
 def but(option: str, value: str) -> list[str]:
     """GOOD with one option replaced or added."""
@@ -104,7 +107,7 @@ def test_ctrl_c_is_status_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 def test_a_closed_pipe_is_not_a_no() -> None:
     code = (
         "import sys\nfrom catalogs.ui.entry_point import run_command\nfrom planner.main import app\n"
-        f"sys.exit(run_command('plan', app, {[*GOOD, '--json', '-']!r}))"
+        f"sys.exit(run_command('plan', app, {[*FEW_STEPS, '--json', '-']!r}))"
     )
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert child.stdout is not None

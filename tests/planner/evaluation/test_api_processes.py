@@ -21,6 +21,9 @@ from planner.problem.slo import parse_slos
 from planner.search.candidate_tester import CandidateTester
 from planner.space.candidates import candidates, distance_from_defaults
 
+#: The capacities are compared with each other.
+pytestmark = pytest.mark.usual_runs
+
 
 @cache
 def evaluator(hardware: str, model: str = "llama3.1-8b", **fixed: object) -> SimulatedEvaluator:

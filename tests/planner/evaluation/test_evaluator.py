@@ -57,6 +57,7 @@ def test_a_plan_parses_each_hardware_text_once(hardware: str, parsed: Counter[st
     assert set(parsed) <= {*texts, *names}
 
 
+@pytest.mark.usual_runs
 @pytest.mark.parametrize(
     ("objective", "quick", "full"),
     [

@@ -31,6 +31,13 @@ def test_the_layout_is_one_change_and_every_limit_is_its_own() -> None:
     }
 
 
+def test_layers_of_stages_change_with_their_number() -> None:
+    today = filled(pipeline_parallel=2, pipeline_layers=[17, 15])
+    (change,) = changes_between(today, filled())
+    assert change.what == "parallelism"
+    assert change.after == {"pipeline_parallel": 1, "pipeline_layers": None}
+
+
 def test_a_share_of_memory_that_follows_from_others_is_no_change() -> None:
     today, best = filled(engine="sglang"), filled(engine="sglang", max_num_batched_tokens=2048)
     assert today["gpu_memory_utilization"] != best["gpu_memory_utilization"]

@@ -43,9 +43,9 @@ def test_a_refusal_names_the_reason_and_what_would_meet_the_objectives(
     assert ("no change that was tried" in shown) == (not changes)
 
 
-@pytest.mark.parametrize(("carried", "overloaded"), [(30.0, False), (20.0, False), (5.0, True), (None, True)])
-def test_figures_of_an_overloaded_deployment_say_so(
-    carried: float | None, overloaded: bool, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("carried", "missed"), [(30.0, False), (20.0, False), (5.0, True), (None, True)])
+def test_figures_beyond_the_capacity_say_so(
+    carried: float | None, missed: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     today = Figures(
         words="1 replica",
@@ -53,7 +53,7 @@ def test_figures_of_an_overloaded_deployment_say_so(
         accelerators=1,
         requests_per_s=20.0,
         capacity_requests_per_s=carried,
-        meets=not overloaded,
+        meets=not missed,
         probability_met=0.95,
         latencies_s={"ttft.p99": 0.5},
         usd_per_hour=2.0,
@@ -63,4 +63,4 @@ def test_figures_of_an_overloaded_deployment_say_so(
     show_improvement(refusal([]).model_copy(update={"today": today, "why_not_today": ""}))
     shown = " ".join(capsys.readouterr().out.split())
     assert "$0.25 per million output tokens, 0.5 J per output token" in shown
-    assert ("; overloaded at 20 requests/s: $0.25" in shown) == overloaded
+    assert ("; at 20 requests/s, where the objectives are missed: $0.25" in shown) == missed

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from calibration.accuracy.measured_run import MeasuredRun
+from calibration.serve.probe import Probe
 from planner.matrix.cells import cells_of
 from planner.matrix.comparison import compare_rows
-from planner.matrix.live import LiveSettings, _measured, measure, requests_of
+from planner.matrix.live import LiveSettings, _measured, drift_notice, measure, requests_of
 from planner.matrix.matrix_file import read_preset
 from planner.matrix.pools import LocalPool
 from planner.matrix.row import NO_FIGURE, CellVersions, Verdict
@@ -49,6 +50,23 @@ def test_engines_that_are_not_installed_say_so(tmp_path: Path) -> None:
     assert {row.verdict for row in rows} == {"unsupported"}
     assert all(row.rule for row in rows)
     assert [row.origin for row in rows] == ["simulated", "measured"] * 2
+
+
+def slower(probe: Probe, factor: float) -> Probe:
+    return replace(probe, lone=replace(probe.lone, itl_s=probe.lone.itl_s * factor))
+
+
+def test_a_row_states_that_the_machine_changed_between_probes() -> None:
+    n = 12
+    inputs, outputs, each = np.full(n, 20.0), np.full(n, 5.0), np.full(n, 0.1)
+    run = MeasuredRun(
+        "client", "x", np.arange(n) * 1.0, inputs, outputs, each, each, each, np.full(4 * n, 2e-3), 5.0, 0
+    )
+    probe = Probe(replace(run, n_gaps=(4,) * n), run, ())
+    assert drift_notice([probe]) == []
+    assert drift_notice([probe, slower(probe, 1.09), probe]) == []
+    [notice] = drift_notice([probe, slower(probe, 1.2), probe])
+    assert "2 to 2.4 ms" in notice
 
 
 def test_every_verdict_without_figures_has_words() -> None:

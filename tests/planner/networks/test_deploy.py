@@ -184,6 +184,8 @@ def test_a_plan_for_the_pooling_runner_never_waits_for_a_batch() -> None:
     assert (answer.best.deployment["engine"], answer.best.deployment["queue_delay_s"]) == ("vllm", 0.0)
     package = pack_network(answer, "vllm")
     assert not any("sized with" in note for note in package.notes)
+    other = pack_network(answer, "text-embeddings-inference")
+    assert any("sized with the batches of vllm" in note for note in other.notes)
 
 
 def test_the_pooling_runner_serves_no_other_network() -> None:

@@ -14,6 +14,7 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.networks.files import load_network
 from planner.networks.candidate import JobCandidate, Setup
 from planner.networks.evaluation import JobEvaluator
+from planner.networks.measure import PlanBuilder
 from planner.networks.mix import JobMix, read_jobs
 from planner.networks.plan import plan_network
 from planner.networks.request import network_request
@@ -128,12 +129,33 @@ def test_users_who_think_need_less() -> None:
     assert needed[-1] < needed[0]
 
 
+@pytest.mark.parametrize(("limit", "users"), [("1.2s", 2), ("10.2s", 20), ("100.2s", 200), ("0.9s", 0)])
+@pytest.mark.parametrize("start", [1, 30])
+def test_the_most_users_are_the_jobs_that_the_limit_has_time_for(limit: str, users: int, start: int) -> None:
+    """Users without think time before two servers of 1 s: with n users a job takes n / 2 s, and at least 1 s."""
+    builder = PlanBuilder(world(lambda _: 1.0, users=start, slo=f"e2e.p90={limit}", confidence=0.5))
+    found = builder.users(one(replicas=2))
+    assert 0.96 * users <= found <= users
+
+
+def test_users_who_think_are_more() -> None:
+    """One server of 1 s and a think time of 9 s: one job at a time needs few users, and the capacity grows with it."""
+    found = [
+        PlanBuilder(world(lambda _: 1.0, users=2, think_s=think, slo="e2e.p90=3s", confidence=0.5)).users(one())
+        for think in (0.0, 9.0, 30.0)
+    ]
+    assert found == sorted(set(found))
+
+
+@pytest.mark.usual_runs
 def test_a_plan_for_users_states_what_they_send() -> None:
     keys = {"model": "resnet50", "hardware": "l4", "slo": "e2e.p90=500ms", "users": 6, "think_s": 0.1, **SMALL}
     found = plan_network(network_request(keys | {"tariff.usd_per_hour": 1.0}))
     assert found.best is not None
     best = found.best
     assert best.capacity_requests_per_s is None
+    assert best.capacity_users is not None
+    assert best.capacity_users >= 6
     mean_s = best.metrics.e2e_s.mean
     assert mean_s is not None
     assert best.requests_per_s == pytest.approx(6 / (0.1 + mean_s), rel=0.03)  # Little's law
@@ -165,6 +187,7 @@ def test_more_instances_are_searched_where_the_host_limits() -> None:
     assert {c.instances for c in make_space(alone, service, [parse_hardware("h100")]).left} == {1}
 
 
+@pytest.mark.usual_runs
 def test_simulated_instances_reach_the_rate_of_the_bound() -> None:
     setup = Setup(parse_hardware("h100"), "bf16", "eager")
     request = ask(slo="e2e.p90=1s", confidence=0.5)

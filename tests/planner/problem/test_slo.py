@@ -30,6 +30,23 @@ def test_the_full_text_parses_back_to_the_same_objective(metric: str, stat: str,
     assert parse_slos([slo.text]) == (slo,)
 
 
+@given(st.floats(0.01, 1e5), st.sampled_from(["p90", "mean"]), st.sampled_from(["", "[in<1k]"]))
+def test_interactivity_keeps_its_words_and_its_limit(rate: float, stat: str, condition: str) -> None:
+    (slo,) = parse_slos([f"interactivity{condition}.{stat}={rate:.3f}"])
+    assert slo.text.startswith(f"interactivity{condition}.{stat}=")
+    (again,) = parse_slos([slo.text])
+    assert again == slo
+    assert again.text == slo.text
+    assert ("output tokens per second" in slo.words) == (stat != "mean")
+
+
+def test_long_limits_are_written_in_the_units_that_people_read() -> None:
+    (slo,) = parse_slos(["session.p90=180min"])
+    assert (slo.text, slo.words.rpartition(" at most ")[2]) == ("session.p90=3h", "3 h")
+    assert parse_slos(["e2e.p90=90s"])[0].text == "e2e.p90=90s"
+    assert parse_slos(["e2e.p90=1234.5s"])[0].text == "e2e.p90=1234.5s"
+
+
 sides = st.tuples(st.none() | st.integers(1, 10**6), st.none() | st.integers(2, 10**6))
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +17,8 @@ from typing import Any
 import pytest
 
 from catalogs.errors import InputError
+from catalogs.ui.entry_point import run_command
+from planner.cli.main import app
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.problem.candidate import Candidate
 from planner.problem.request import PlanRequest
@@ -35,7 +36,11 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Everything; and a part of it, half of that proposed by the sampler.
 SETTINGS = (SearchSettings(100, 0), SearchSettings(18, 0))
 KEPT = "the search so far is stored in"
-QUESTION = ("--model", "llama3.1-8b", "--hw", "h100x1", "--slo", "ttft.p90=2s", "--trials", "6")
+#: Short prompts and answers, so that a run has few steps.
+QUESTION = (
+    *("--model", "llama3.2-1b", "--hw", "l4x1", "--slo", "ttft.p90=2s", "--trials", "6"),
+    *("--input-tokens", "500", "--output-tokens", "20"),
+)
 
 
 @dataclass(frozen=True)
@@ -221,18 +226,10 @@ def test_a_task_that_fails_fails_here() -> None:
 
 def planned(folder: Path, n_workers: int) -> dict[str, Any]:
     """The answer of the command, without its seconds."""
-    command = [
-        sys.executable,
-        "-m",
-        "planner.cli.main",
-        *QUESTION,
-        "--set",
-        f"search.workers={n_workers}",
-        "--json",
-        "-",
-    ]
-    done = subprocess.run(command, check=True, cwd=folder, stdout=subprocess.PIPE)
-    answer: dict[str, Any] = json.loads(done.stdout)
+    path = folder / f"{n_workers}.json"
+    command = [*QUESTION, "--set", f"search.workers={n_workers}", "--json", str(path)]
+    assert run_command("plan", app, command) == 0
+    answer: dict[str, Any] = json.loads(path.read_text())
     del answer["search"]["seconds"]
     return answer
 
@@ -241,6 +238,7 @@ def test_plan_answers_alike_with_one_two_and_four_workers(tmp_path: Path) -> Non
     one = planned(tmp_path, 1)
     assert planned(tmp_path, 2) == one
     assert planned(tmp_path, 4) == one
+    assert not active_children()
 
 
 def children_of(pid: int) -> set[int]:

@@ -17,8 +17,9 @@ from planner.problem.overrides import Overrides
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
 from planner.search.candidate_tester import CandidateTester
+from planner.studies import binding as binding_study
 from planner.studies import capacity_inputs as inputs
-from planner.studies.binding import IMPROVEMENT, LEAST_REQUESTS, RESOLUTION, Binding, CapacityGain, find_binding, ranked
+from planner.studies.binding import IMPROVEMENT, RESOLUTION, Binding, CapacityGain, find_binding, ranked
 from planner.studies.capacity_inputs import capacity_inputs
 from planner.studies.explain import ruled_out
 from planner.studies.rerun import Rerun
@@ -92,7 +93,7 @@ def test_what_binds_is_what_its_counterfactual_shows(hardware: str) -> None:
     fixed = {"api_server_count": 1} if hardware == "b200" else {}
     slo = CHAT if hardware == "b200" else "tpot.mean=9ms"
     made, found = rerun(hardware, slo, **fixed), binding(hardware, slo, **fixed)
-    sizes = RunSizes(made.tester.sizes.quick, max(made.tester.sizes.full, LEAST_REQUESTS))
+    sizes = RunSizes(made.tester.sizes.quick, max(made.tester.sizes.full, binding_study.LEAST_REQUESTS))
     tester, best = replace(made.tester, evaluator=made.evaluator_of(0), sizes=sizes), found.binding[0]
     tester = replace(tester, fixed_allowance=tester.allowance(made.candidates[0]))
     reached = found.capacity_requests_per_s * (1 + best.gain)

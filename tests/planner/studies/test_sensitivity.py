@@ -34,8 +34,10 @@ from planner.studies.sensitivity_inputs import (
     step_error,
     times,
 )
-from tests.planner.report.test_plan_report import answer as on_one_kind
-from tests.planner.report.test_plan_report import words_of
+from tests.planner.report.test_plan_report import planned, words_of
+
+#: The capacities are compared with each other.
+pytestmark = pytest.mark.usual_runs
 
 CHOICE = PlanRequest(
     model="llama3.1-8b",
@@ -44,6 +46,11 @@ CHOICE = PlanRequest(
     search=SearchOptions(trials=6),
     workload="alpaca",
 )
+
+
+@cache
+def on_one_kind() -> Answer:
+    return parse_answer(json.loads(planned()))
 
 
 @cache

@@ -13,6 +13,9 @@ from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
 from planner.studies.written_deployment import WrittenDeployment
 
+#: The lengths of runs are compared with each other.
+pytestmark = pytest.mark.usual_runs
+
 RARE = "e2e[in<64].p90=5s"
 
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,12 @@ from catalogs.ui.entry_point import run_command
 from catalogs.ui.terminal import PIPED
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import load_workload
-from planner.answer.schema import same_model
+from planner.answer.schema import Answer, same_model
 from planner.cli.main import app
 from planner.problem.latency_metric import LatencyMetric
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
+from planner.sections.full_answer import parse_answer
 from planner.validation.drift import drift
 from planner.validation.measured_load import LoadSimulator, load_of
 from planner.validation.prediction import Expected, Prediction
@@ -36,10 +38,28 @@ from planner.validation.prometheus import Histogram, Interval, observe_server, p
 from planner.validation.verification import bootstrap, finding
 from simulator.cluster.simulate import simulate
 from tests.calibration.importers.test_importers_clients import aiperf, guidellm, inference_perf
-from tests.planner.report.test_plan_report import answer, data
+from tests.planner.report.test_plan_report import planned
+from tests.planner.short_runs import usual
 
 MODEL = "meta-llama/Llama-3.1-8B"
 N = 400
+
+
+@cache
+def told() -> str:
+    """An answer from runs of the usual length, with whose latencies requests are compared."""
+    with usual():
+        return planned()
+
+
+def data() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(told())
+    return found
+
+
+@cache
+def answer() -> Answer:
+    return parse_answer(data())
 
 
 def prediction() -> Prediction:

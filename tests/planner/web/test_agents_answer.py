@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +15,7 @@ from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
 from planner.web.api.answers import view
 from planner.web.api.jobs import view as job_view
+from planner.web.api.state import ServerState
 from planner.web.documents.guess import guess_document
 from planner.web.jobs.kind import JobResult, Task
 from planner.web.jobs.kinds import plans, reports
@@ -69,6 +71,7 @@ def test_a_page_offers_only_the_files_that_an_answer_has(agents: int | None) -> 
     keys = dict.fromkeys(Job.__dataclass_fields__)
     question = {"model": "llama3.1-8b", "agents": agents}
     job = Job(**keys | {"id": "1", "kind": "plan", "verdict": "yes", "question": question})  # type: ignore[arg-type]
-    links = job_view(job, ["result.json"])["links"]
+    state = cast("ServerState", SimpleNamespace(uploads=None))  # no upload is read: the model is one of the catalog
+    links = job_view(state, job, ["result.json"])["links"]
     assert ("files.zip" in links) == (agents is None)
     assert "deployment.yaml" in links

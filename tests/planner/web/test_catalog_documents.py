@@ -11,7 +11,9 @@ from catalogs.cli.describe import catalog_kind
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import list_hardware, parse_hardware
 from catalogs.models.catalog import list_models, load_model
+from planner.problem.slo import parse_slos
 from planner.web.documents import calibrations, catalogs
+from planner.web.documents.question_form import PRESETS, Preset
 
 
 def test_every_model_is_listed_once_with_its_own_size() -> None:
@@ -38,6 +40,12 @@ def test_a_search_needs_every_word(search: str, found: set[str]) -> None:
     names = {item["name"] for item in catalogs.models(search)}
     assert found <= names
     assert bool(names) == bool(found)
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)
+def test_a_preset_has_agents_where_its_workload_takes_them(preset: Preset) -> None:
+    assert catalogs.workload_document(preset.workload)["takes_agents"] == (preset.agents is not None)
+    assert [slo.text for slo in parse_slos(preset.slo)] == list(preset.slo)
 
 
 @pytest.mark.parametrize(

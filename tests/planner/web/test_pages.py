@@ -17,6 +17,7 @@ from catalogs.ui import words
 from planner.web.documents.question_form import further_groups
 from planner.web.pages import FOLDER, PAGES
 from planner.web.questions import to_query
+from tests.planner.agents.small_runs import SESSIONS
 from tests.planner.web.running_server import SMALL, RunningServer
 from tests.planner.web.watched_page import PHONE, watched
 
@@ -47,7 +48,8 @@ def test_smoke(browser: Browser, server: RunningServer) -> None:
         page = found.open(f"/plan?{SMALL_QUERY}")
         page.locator("#live .good", has_text="It fits").wait_for(timeout=20_000)
         assert page.evaluate("() => document.documentElement.scrollWidth <= window.innerWidth")
-        found.open("/plan")
+        found.open("/plan?model=qwen3-coder-480b")  # another name of qwen3-coder-480b-a35b
+        page.locator("#model-note", has_text="480 B parameters").wait_for(timeout=20_000)
         check_words(page)
 
 
@@ -172,7 +174,7 @@ CHANGE = """() => {
     for (const part of document.querySelectorAll("#conversations [data-part]")) part.value = "5";
     document.getElementById("conversations").dispatchEvent(new Event("input", { bubbles: true }));
     for (const control of form.elements) {
-        if (!control.name || control.name === "model") continue;
+        if (!control.name || control.disabled || control.name === "model") continue;  // those of networks are off
         if (control.type === "checkbox") control.checked = !control.defaultChecked;
         else if (control.tagName === "SELECT") control.value = [...control.options].at(-1).value;
         else if (control.dataset.kind === "keys") control.value = control.name === "fixed"
@@ -217,6 +219,36 @@ def test_every_control_survives_form_address_new_tab_form(browser: Browser, serv
         names = {name for name, _ in first["controls"]}
         assert {"model", "rate", "fixed", "accounting.owned", "tariff.region", "search.trials", "over_time"} <= names
         found.faults.clear()  # values that exclude each other: the estimate refuses them, as it should
+
+
+@pytest.mark.slow
+def test_agents_are_planned_in_the_browser_in_the_words_of_the_screen(browser: Browser, server: RunningServer) -> None:
+    slo = ["interactivity.p90=5", "session.p90=3h"]
+    question = {"model": "llama3.2-1b", "hardware": "h100", "slo": slo, "workload": SESSIONS, "agents": 2}
+    with watched(browser, server.url) as found:
+        page = found.open("/plan")
+        agents = page.locator("#agents-field")
+        assert not agents.is_visible()
+        page.get_by_role("button", name="Agents").click()
+        agents.wait_for()
+        assert page.locator("#agents").input_value() == "16"
+        assert page.locator(".slo").first.locator("select").last.input_value() == "tokens/s"
+        page.locator("#rate").fill("3")
+        page.keyboard.press("Tab")
+        assert page.locator("#agents").input_value() == ""
+        page.locator("#workload").select_option("azure-conv")
+        agents.wait_for(state="hidden")
+        page = found.open(f"/plan?{to_query(question)}")
+        page.locator("#live", has_text="Agents have no estimate").wait_for()
+        assert page.locator("#agents").input_value() == "2"
+        assert "interactivity.p90%3D5&" in page.evaluate("() => location.search")
+        page.locator("#go").click()
+        finish(page)
+        shown = page.locator("#answer").inner_text()
+        assert "5 tokens/s" in shown
+        assert "3 h" in shown
+        page.locator("summary", has_text="The same question as a command").click()
+        assert "--slo interactivity.p90=5,session.p90=3h" in page.locator("#spelled pre").first.inner_text()
 
 
 @pytest.mark.slow

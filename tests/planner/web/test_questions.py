@@ -66,6 +66,14 @@ def keys_of_command(arguments: list[str]) -> dict[str, Any]:
     return keys | ({"fixed": fixed} if fixed else {})
 
 
+def test_agents_and_their_objectives_are_spelled_as_they_were_written(uploads: Uploads) -> None:
+    slo = ["interactivity.p90=30", "session.p90=3h"]
+    question = read_question(BASE | {"slo": slo, "workload": "agentic-coding", "agents": 8}, uploads, "")
+    assert question.scenario["slo"] == slo
+    assert question.title.endswith("interactivity.p90=30, session.p90=3h")
+    assert "--slo interactivity.p90=30,session.p90=3h" in question.spellings()["command"]
+
+
 def test_equal_questions_have_equal_keys_and_others_do_not(uploads: Uploads) -> None:
     def key(**more: Any) -> str:
         return read_question(BASE | more, uploads, "").key

@@ -125,8 +125,12 @@ def test_a_pool_needs_replicas_that_stay_and_a_rate_needs_a_pool() -> None:
             resolve_pools(Deployment.model_validate(KEYS | keys))
 
 
-def test_a_pool_needs_one_block_size() -> None:
-    engine = rules(offload=OffloadRules(50, 0.25, shared=True))
-    pools = [Pool(engine, Linear()), Pool(replace(engine, block_size=8), Linear())]
-    with pytest.raises(InputError, match="same block_size"):
-        run_pools(pools, requests([0.0], [8], [1]))
+def test_a_pool_needs_one_block_size_and_one_age_of_blocks() -> None:
+    tiers = OffloadRules(50, 0.25, shared=True)
+    engine = rules(offload=tiers)
+    for other, match in (
+        (replace(engine, block_size=8), "same block_size"),
+        (replace(engine, offload=replace(tiers, expire_s=60.0)), "same kv_offload.expire_s: got '60.0'"),
+    ):
+        with pytest.raises(InputError, match=match):
+            run_pools([Pool(engine, Linear()), Pool(other, Linear())], requests([0.0], [8], [1]))

@@ -36,6 +36,43 @@ def test_two_batches_are_in_flight_half_a_step_apart() -> None:
     assert done.logs[1].prefill_tokens.tolist() == [4.0, 4.0, 0.0]
 
 
+def test_the_slowest_stage_sets_the_pace() -> None:
+    # a step takes 1, three quarters of it in the first or in the last of two stages: B enters 0.75 after A
+    for layers in ((3, 1), (1, 3)):
+        done = simulate(2, requests([0.0, 0.25], [4, 4], [3, 3]), stage_layers=layers)
+        assert [log.start_s.tolist() for log in done.logs] == [[0.0, 1.5, 3.0], [0.75, 2.25, 3.75]]
+        assert done.last_token_s.tolist() == [4.0, 4.75]  # the latency of a step is that of all stages together
+
+
+class WithOutput(Linear):
+    """A quarter of every step follows the layers."""
+
+    def output_s(self, shape: BatchShape) -> float:
+        return 0.25 * self.cycle_s(shape)
+
+
+def test_the_output_projection_is_in_the_last_stage() -> None:
+    work = requests([0.0, 0.25], [4, 4], [2, 2])
+    # of a step of 1: 0.375 in the first stage, 0.375 + 0.25 in the last
+    assert simulate(2, work, WithOutput()).logs[1].start_s[0] == 0.625
+    # one layer of three in the last stage: 0.5 and 0.25 + 0.25, so nothing is lost
+    assert simulate(2, work, WithOutput(), stage_layers=(2, 1)).logs[1].start_s[0] == 0.5
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=5), st.floats(0.0, 1.0))
+def test_no_division_is_faster_than_equal_work(layers: list[int], output: float) -> None:
+    class Timer(Linear):
+        def output_s(self, shape: BatchShape) -> float:
+            return output * self.cycle_s(shape)
+
+    n = len(layers)
+    work = requests([0.0] * n, [4] * n, [3] * n)
+    done = simulate(n, work, Timer(), stage_layers=tuple(layers), max_num_seqs=n)
+    starts = np.sort([log.start_s[0] for log in done.logs])
+    assert (np.diff(starts) >= 1.0 / n - 1e-9).all()
+
+
 def test_a_lone_request_gains_nothing_and_many_gain_the_stages() -> None:
     alone = requests([0.0], [4], [5])
     assert simulate(4, alone).last_token_s.tolist() == simulate(1, alone).last_token_s.tolist()

@@ -85,11 +85,21 @@ def test_fused_norms_are_left_out_of_graphed_steps_of_a_tensor_parallel_group_on
     alone, group = Shard.of(made()), Shard.of(made(hardware="h100x2", tensor_parallel=2))
 
     def left_out(shard: Shard, graph: bool) -> set[str]:
-        kept = {line.name for line in StepCalls(shard, True).rank(8, graph)}
+        kept = {line.name for line in StepCalls(shard, 8).rank(8, graph)}
         return {line.name for line in StepCalls(shard).rank(8, graph)} - kept
 
     assert left_out(group, True) == {"input_norm", "post_norm", "final_norm"}
     assert left_out(group, False) == left_out(alone, True) == set()
+
+
+def test_messages_beyond_the_workspace_are_normalised_by_a_kernel_of_their_own() -> None:
+    """8 MB hold 976 tokens of 4,096 values; a larger message goes through NCCL."""
+    resolved = made("trtllm", hardware="h100x4", tensor_parallel=4)
+    bounded, unbounded = cost(resolved), cost(replace(resolved, engine=replace(resolved.engine, fused_norm_bytes={})))
+    norm = Elementwise("norm", 1088.0, 4 * resolved.model.hidden_size * 2)
+    each = float(load_bundle(resolved.hardware.accelerator, engine=resolved.engine).cost(norm).seconds)
+    longer = [bounded.cycle_s(decodes(n)) - unbounded.cycle_s(decodes(n)) for n in (960, 1088)]
+    assert longer == pytest.approx([0.0, 65 * each], rel=1e-3)
 
 
 def test_an_engine_that_fuses_norms_decodes_faster_by_them() -> None:

@@ -14,7 +14,16 @@ from catalogs.errors import InputError
 from simulator.cluster.compiled import CompiledDeployment, with_host
 from simulator.core.batch import BatchShape
 from simulator.costs.measured_steps import MeasuredStepTimer
-from simulator.verify.probe_fit import NO_HOST, Cycles, _line_through, _shape, fit_host, fit_requests, fit_steps
+from simulator.verify.probe_fit import (
+    NO_HOST,
+    Cycles,
+    _line_through,
+    _shape,
+    fit_host,
+    fit_requests,
+    fit_steps,
+    trimmed_mean,
+)
 from tests.simulator.served_worlds import probed, synchronous_plant
 
 PLANTED = HostTimes(
@@ -59,11 +68,11 @@ def test_cycles_are_those_of_the_engine(engine: CompiledDeployment, probe: Probe
     cycles = Cycles.of(probe)
     assert cycles.sizes() == [1, 2, 4, 8, 16]
     for n in cycles.sizes():
-        context = cycles.median(cycles.context, n)
+        context = cycles.mean(cycles.context, n)
         shape = BatchShape(
             decodes=n, logits=n, decode_context_sum=round(context), decode_context_max=round(context / n)
         )
-        assert cycles.median(cycles.seconds, n) == pytest.approx(engine.cost.cycle_s(shape), rel=0.01)
+        assert cycles.mean(cycles.seconds, n) == pytest.approx(engine.cost.cycle_s(shape), rel=0.01)
 
 
 def test_whole_steps_without_a_log(engine: CompiledDeployment, probe: Probe) -> None:
@@ -83,6 +92,37 @@ def test_whole_steps_without_a_log(engine: CompiledDeployment, probe: Probe) -> 
         )
 
 
+def lone_log(engine: CompiledDeployment, probe: Probe) -> pd.DataFrame:
+    """The engine's own times of the steps of lone requests, as llama.cpp's server writes them."""
+    rows = []
+    for n in probe.lone.input_tokens.astype(int).tolist():
+        prompt = BatchShape(prefill_tokens=n, prefill_pairs=n * n / 2, prefill_chunks=1, logits=1)
+        decode = BatchShape(decodes=1, logits=1, decode_context_sum=n + 12, decode_context_max=n + 12)
+        rows += [(1, n, 0, 0, engine.cost.cycle_s(prompt)), (0, 0, 1, 1, engine.cost.cycle_s(decode))]
+    names = ["context_requests", "context_tokens", "generation_requests", "generation_tokens", "seconds"]
+    return pd.DataFrame(rows, columns=names)
+
+
+@pytest.mark.parametrize("disturbed", [(), (0,), (0, 5, 9)])
+def test_time_outside_the_engine_is_no_part_of_its_steps(
+    engine: CompiledDeployment, probe: Probe, disturbed: tuple[int, ...]
+) -> None:
+    """With the engine's own times, a path of 4 ms to it delays its request only, even if some steps were disturbed."""
+    runs = replace(probe, lone=probe.lone.picked(np.ones(probe.lone.n, dtype=bool)))
+    log = pd.concat([lone_log(engine, runs)] * 2, ignore_index=True)
+    shortest = np.argsort(log.context_tokens.to_numpy()[log.context_requests > 0], kind="stable")
+    prompts = log.index[log.context_requests > 0][shortest]
+    log.loc[prompts[list(disturbed)], "seconds"] *= 4.0
+    steps = fit_steps(runs, log, 512)
+    assert steps is not None
+    timer = MeasuredStepTimer(steps)
+    for n in (8, 64, 256, 400):
+        shape = BatchShape(prefill_tokens=n, prefill_pairs=n * n / 2, prefill_chunks=1, logits=1)
+        assert timer.cycle_s(shape) == pytest.approx(engine.cost.cycle_s(shape), rel=0.1)
+    host = fit_requests(runs, engine, timer)
+    assert host.request_s == pytest.approx(PLANTED.request_s, rel=0.15)
+
+
 def test_messages_of_several_tokens_are_left_out(engine: CompiledDeployment, probe: Probe) -> None:
     """Two gaps of every other lone request made one: its steps are not counted as slow ones."""
     gaps, merged = probe.lone.gaps(), []
@@ -91,6 +131,30 @@ def test_messages_of_several_tokens_are_left_out(engine: CompiledDeployment, pro
     lone = replace(probe.lone, itl_s=np.concatenate(merged), n_gaps=tuple(len(g) for g in merged))
     found = fit_host(replace(probe, lone=lone), with_host(engine, NO_HOST))
     assert found.step_s == pytest.approx(PLANTED.step_s, rel=0.03)
+
+
+def test_bursts_of_several_passes_are_left_out(probe: Probe) -> None:
+    """Every second burst took two passes: the cycles are those of the others, and of all if no burst took one pass."""
+    n_bursts = len(probe.burst_sizes)
+    first, second = probe.burst_sizes[: n_bursts // 2], probe.burst_sizes[n_bursts // 2 :]
+    assert first == second
+    slow = np.repeat([1.0] * len(first) + [2.0] * len(second), probe.burst_sizes)
+    gaps = [own * factor for own, factor in zip(probe.bursts.gaps(), slow, strict=True)]
+    bursts = replace(probe.bursts, itl_s=np.concatenate(gaps))
+    marked = replace(probe, bursts=bursts, burst_passes=(1,) * len(first) + (2,) * len(second))
+    plain, found = Cycles.of(probe), Cycles.of(marked)
+    assert found.sizes() == plain.sizes()
+    for n in found.sizes():
+        assert found.mean(found.seconds, n) == pytest.approx(plain.mean(plain.seconds, n), rel=0.01)
+    everywhere = Cycles.of(replace(probe, burst_passes=(2,) * n_bursts))
+    assert everywhere.sizes() == plain.sizes()
+
+
+def test_a_step_is_the_mean_of_a_long_tail_without_its_end() -> None:
+    """A fifth of the steps takes twice as long; one of fifty was disturbed."""
+    seconds = np.array([1.0] * 39 + [2.0] * 10 + [100.0])
+    assert trimmed_mean(seconds) == pytest.approx((34 + 2 * 6) / 40)
+    assert trimmed_mean(np.array([1.0, 3.0])) == 2.0
 
 
 def test_a_client_that_sees_hardly_any_single_token_is_one_line(probe: Probe) -> None:

@@ -12,7 +12,11 @@ export function liveStrip(place) {
   show(el("p", { class: "soft" }, "Name a model and hardware to see whether it fits."));
   return async (queryText, complete) => {
     running?.abort();
+    place.removeAttribute("aria-busy");
     if (!complete) return show(el("p", { class: "soft" }, "Name a model and hardware to see whether it fits."));
+    if (new URLSearchParams(queryText).get("agents")) {
+      return show(el("p", { class: "soft" }, "Agents have no estimate: the plan simulates their sessions."));
+    }
     running = new AbortController();
     place.setAttribute("aria-busy", "true");
     try {

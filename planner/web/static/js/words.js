@@ -35,10 +35,10 @@ export function digits(x) {
   return x >= 1000 ? grouped(x) : short(x);
 }
 
-/** Return seconds with three digits and a suitable unit; "unbounded" for null. */
+/** Return seconds with three digits and a suitable unit, hours for 10800; "unbounded" for null. */
 export function seconds(x) {
   if (x === null || x === undefined || !Number.isFinite(x)) return "unbounded";
-  if (x >= 0.9995) return `${x < 1000 ? short(x) : fixed(x, 0)} s`;
+  if (x >= 0.9995) return x < 999.5 ? `${short(x)} s` : duration(x);
   return x >= 0.9995e-3 || x === 0 ? `${short(x * 1e3)} ms` : `${short(x * 1e6)} us`;
 }
 

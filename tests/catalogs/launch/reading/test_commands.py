@@ -257,6 +257,8 @@ def test_equal_servers_are_replicas_and_further_nodes_do_not_count() -> None:
         (f"vllm serve {LLAMA8} -tp 8", "h100x4", "uses 8 accelerators, and h100x4 has 4"),
         (f"vllm serve {LLAMA8}", None, "does not name one kind of accelerator"),
         (f"vllm serve {LLAMA8} 'x", "h100", "must close its quotation mark"),
+        ("llama-server -m Llama-3.1-8B-Instruct-Q8_0.gguf -ts 1,inf", "h100x2", "is a list of numbers with commas"),
+        ("llama-server -m Llama-3.1-8B-Instruct-Q8_0.gguf -ts 1,", "h100x2", "is a list of numbers with commas"),
     ],
 )  # fmt: skip
 def test_bad_commands_are_refused_in_one_line(text: str, hardware: str | None, rule: str) -> None:

@@ -195,6 +195,19 @@ def test_a_part_of_the_wrong_form_is_named(tmp_path: Path, before: str, after: s
         read(tmp_path, POD.replace(before, after))
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "rule"),
+    [
+        ("environment: [HF_TOKEN=x, CUDA_VISIBLE_DEVICES=0]", "environment: 5", "environment of a manifest is a list"),
+        ("deploy:\n      replicas: 2", "scale: two\n    deploy:", "scale of a manifest is a whole number: got 'two'"),
+    ],
+)
+def test_a_part_of_a_service_of_the_wrong_form_is_named(tmp_path: Path, before: str, after: str, rule: str) -> None:
+    assert before in COMPOSE
+    with pytest.raises(InputError, match=rule):
+        read(tmp_path, COMPOSE.replace(before, after), "l40sx2")
+
+
 @pytest.mark.parametrize("replicas", ["replicas:", ""])
 def test_replicas_that_a_manifest_leaves_out_are_one(tmp_path: Path, replicas: str) -> None:
     assert read(tmp_path, POD.replace("replicas: 2", replicas)).replicas == 1

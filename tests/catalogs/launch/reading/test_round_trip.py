@@ -234,3 +234,12 @@ def test_two_servers_are_one_disaggregated_deployment() -> None:
     assert (found.disaggregation.prefill_replicas, found.disaggregation.decode_replicas) == (1, 2)
     assert found.tensor_parallel == 1
     assert found.disaggregation.prefill["tensor_parallel"] == 2
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "llama.cpp"])
+@pytest.mark.parametrize("layers", [[16, 16], [19, 13], [9, 7, 7, 9]])
+def test_layers_of_pipeline_stages(engine: str, layers: list[int]) -> None:
+    keys: dict[str, Any] = {"model": "llama3.1-8b", "engine": engine, "hardware": "h100x8", "pipeline_layers": layers}
+    before = resolve(Deployment(**keys, pipeline_parallel=len(layers), max_model_len=8192))
+    after = resolve(read_command(written(before), before.hardware.text, further(before)).deployment)
+    assert after.stage_layers == before.stage_layers == tuple(layers)

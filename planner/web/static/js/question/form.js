@@ -4,7 +4,7 @@ import { call, query } from "/static/js/api.js";
 import { formHistory } from "/static/js/form_history.js";
 import { announce, debounced } from "/static/js/parts.js";
 import { hardwareChips } from "/static/js/question/hardware.js";
-import { kindOfModel, networkNamed } from "/static/js/question/kind.js";
+import { kindOfModel, networkNamed, showNeeded } from "/static/js/question/kind.js";
 import { modelField } from "/static/js/question/model.js";
 import { objectiveRows, splitObjectives } from "/static/js/question/objectives.js";
 import { asQuestion, asText, flat, severalValues } from "/static/js/question/spelling.js";
@@ -62,8 +62,8 @@ export function questionForm({ onChange, kept = [], takesNetworks = false }) {
   };
   const restore = formHistory(form, state, { kept, follow, onChange });
   form.addEventListener("input", changed);
-  form.addEventListener("change", () => {
-    loadFields();
+  form.addEventListener("change", (event) => {
+    loadFields(event.target);
     changed();
   });
   restore();
@@ -101,7 +101,9 @@ function presets(slo, changed) {
   presetButtons().forEach((button, i) =>
     button.addEventListener("click", () => {
       at("workload").value = button.dataset.workload;
+      at("agents").value = button.dataset.agents;
       at("workload").dispatchEvent(new Event("change", { bubbles: true }));
+      loadFields(at("agents"));
       slo.write(objectives[i]);
       announce(`Preset ${button.textContent}`);
       changed();
@@ -143,9 +145,9 @@ function pairSlider(slider, number, changed) {
   });
 }
 
-function loadFields() {
-  const [rate, users] = [at("rate"), at("users")];
-  if (document.activeElement === rate && rate.value) users.value = "";
-  else if (document.activeElement === users && users.value) rate.value = "";
-  at("think-field").hidden = users.value === "";
+/** Keep one load: a rate, users or agents; the last one that was set. */
+function loadFields(last) {
+  const loads = [at("rate"), at("users"), at("agents")];
+  if (loads.includes(last) && last.value) for (const other of loads) if (other !== last) other.value = "";
+  showNeeded(at("think-field"), at("users").value !== "");
 }

@@ -12,13 +12,23 @@ function plain(name) {
     .replace(/[^a-z0-9]/g, "");
 }
 
+/** Return all names of a model or network, in lower case. */
+function names(item) {
+  return [item.name, item.hf_id ?? "", ...item.other_names].map((name) => name.toLowerCase());
+}
+
+/** Return the language model that a text names; undefined if it names none. */
+export function modelNamed(text, models) {
+  const wanted = text.trim().toLowerCase();
+  return wanted ? models.find((item) => names(item).includes(wanted)) : undefined;
+}
+
 /** Return the network that a text names; undefined if it names none, or also a language model. */
 export function networkNamed(text, networks, models) {
   const wanted = text.trim().toLowerCase();
-  const named = (item) => [item.name, item.hf_id ?? "", ...item.other_names].map((name) => name.toLowerCase());
-  if (!wanted || models.some((item) => named(item).includes(wanted))) return undefined;
-  const exact = networks.find((item) => named(item).includes(wanted));
-  return exact ?? networks.find((item) => named(item).map(plain).includes(plain(wanted)));
+  if (!wanted || modelNamed(wanted, models)) return undefined;
+  const exact = networks.find((item) => names(item).includes(wanted));
+  return exact ?? networks.find((item) => names(item).map(plain).includes(plain(wanted)));
 }
 
 /**
@@ -51,9 +61,15 @@ export function kindOfModel(form, slo, usual) {
   };
 }
 
+/** Show a part of the form where the question needs it, unless it is of the other kind of model. */
+export function showNeeded(part, needed) {
+  part.dataset.needed = needed ? "yes" : "no";
+  part.hidden = !needed || part.querySelector("input").disabled;
+}
+
 function showPart(part, kind) {
   const off = part.dataset.only !== "" && part.dataset.only !== kind;
-  part.hidden = off;
+  part.hidden = off || part.dataset.needed === "no";
   if (part.tagName === "OPTION") part.disabled = off;
   for (const control of part.querySelectorAll("input, select, textarea, button")) control.disabled = off;
 }

@@ -2,7 +2,7 @@
 
 import { combobox, matches } from "/static/js/combobox.js";
 import { problemNote } from "/static/js/parts.js";
-import { networkNamed } from "/static/js/question/kind.js";
+import { modelNamed, networkNamed } from "/static/js/question/kind.js";
 import { upload, uploadName, uploadsOf } from "/static/js/uploads.js";
 import { grouped, si } from "/static/js/words.js";
 
@@ -20,7 +20,7 @@ export function modelField(loading, loadingNetworks, changed) {
     }
     const [models, networks] = [await loading, await loadingNetworks];
     if (input.value.trim() !== name) return; // typed on meanwhile
-    const known = models.find((item) => item.name === name || item.hf_id === name);
+    const known = modelNamed(name, models);
     const network = known ? undefined : networkNamed(name, networks, models);
     if (network) {
       at("model-note").textContent = describeNetwork(network);

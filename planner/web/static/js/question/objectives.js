@@ -1,7 +1,7 @@
 /** The rows of objectives: a latency, a statistic, a limit and a condition on the lengths of requests each. */
 
-/** An objective: metric, condition, statistic, limit and unit. */
-const WRITTEN = /^(?:(\w+)(?:\[([^[\]]*)\])?\.)?(mean|p[\d.]+)\s*=\s*([\d.eE+-]+)\s*(s|ms|us|min|h)$/;
+/** An objective: metric, condition, statistic, limit and unit, which those on a rate may leave out. */
+const WRITTEN = /^(?:(\w+)(?:\[([^[\]]*)\])?\.)?(mean|p[\d.]+)\s*=\s*([\d.eE+-]+)\s*(s|ms|us|min|h|tokens\/s)?$/;
 
 /** Return the objectives that commas separate; conditions keep their commas. */
 export function splitObjectives(text) {
@@ -27,13 +27,14 @@ export function objectiveRows(usual, changed) {
   };
   const add = (written = "") => {
     const [, metric, condition, stat, limit, unit] = written.match(WRITTEN) ?? [];
+    const usualUnit = (name) => [...metrics.options].find((option) => option.value === name)?.dataset.unit;
     const row = at("slo-row").content.firstElementChild.cloneNode(true);
     const [metrics, stats, number, units, lengths] = row.querySelectorAll("select, input");
     limitMetrics(row);
     if (stat) {
       pick(metrics, metric ?? (only || "ttft"));
       pick(stats, stat);
-      pick(units, unit);
+      pick(units, unit ?? usualUnit(metric) ?? "s");
       number.value = limit;
       lengths.value = condition ?? "";
     }
@@ -42,6 +43,8 @@ export function objectiveRows(usual, changed) {
       changed();
       (place.querySelector(".slo select") ?? at("add-slo")).focus();
     });
+    metrics.addEventListener("change", () => limitUnits(row));
+    limitUnits(row);
     place.append(row);
     return row;
   };
@@ -72,6 +75,17 @@ export function objectiveRows(usual, changed) {
       }
     },
   };
+}
+
+/** Offer the units of the metric of a row: that of a rate, or those of a time. */
+function limitUnits(row) {
+  const [metrics, , units] = row.querySelectorAll("select");
+  const rates = new Set([...metrics.options].map((option) => option.dataset.unit).filter(Boolean));
+  const own = metrics.selectedOptions[0]?.dataset.unit;
+  for (const option of units.options) {
+    option.hidden = option.disabled = own ? option.value !== own : rates.has(option.value);
+  }
+  if (units.selectedOptions[0]?.disabled) units.value = [...units.options].find((option) => !option.disabled).value;
 }
 
 /** Set a select to a value, which becomes a choice if it is none. */

@@ -3,6 +3,7 @@
 import { call } from "/static/js/api.js";
 import { fill, problemNote } from "/static/js/parts.js";
 import { conversationFields, isWrittenOut } from "/static/js/question/conversations.js";
+import { showNeeded } from "/static/js/question/kind.js";
 import { isUpload, uploadName, uploadsOf } from "/static/js/uploads.js";
 import { grouped } from "/static/js/words.js";
 
@@ -67,6 +68,7 @@ async function describe(text) {
     const found = await call(`/workloads/${encodeURIComponent(text)}`);
     if (note.dataset.of !== text) return true;
     const [inputs, outputs] = [found.input_tokens_mean, found.output_tokens_mean].map((mean) => grouped(mean));
+    showAgents(found.takes_agents);
     note.textContent = `Mean ${inputs} tokens in, ${outputs} out. ${isWrittenOut(text) ? "" : found.source}`;
     fill(at("workload-problem"));
     return true;
@@ -77,6 +79,11 @@ async function describe(text) {
     }
     return false;
   }
+}
+
+/** Show the number of agents for a workload that can have them, or to whom the form has one: it can be removed. */
+function showAgents(possible) {
+  showNeeded(at("agents-field"), possible || at("agents").value !== "");
 }
 
 /** Keep a logarithmic slider and the number of tokens in step; an empty number stands for the workload's lengths. */
