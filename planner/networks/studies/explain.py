@@ -148,6 +148,8 @@ def _growth(answer: NetworkAnswer, best: NetworkPlan, capacity: float, tell: Pro
     goal, own = CAPACITY_GOAL * capacity, parse_hardware(str(best.deployment["hardware"]))
     found = []
     for kind, hardware, note in _tried(own):
+        if found and found[0].holds and hardware.accelerator == own.accelerator:
+            continue  # the same hardware suffices, and more of it is not cheaper
         tell(f"{hardware.text} at {digits(goal)} jobs/s")
         found.append(_step(answer, best, kind, hardware, goal, note))
     return Growth(goal, found, "jobs/s")

@@ -128,6 +128,7 @@ def test_explain_names_what_binds_and_what_it_would_take(file: Path, capsys: pyt
     assert found["more_capacity"]["goal_requests_per_s"] > 300
     held = [change for change in found["more_capacity"]["changes"] if change["holds"]]
     assert held
+    assert len({change["words"] for change in held}) == len(held)  # no plan twice
 
 
 def test_the_commands_take_the_answer_of_a_network(file: Path, tmp_path: Path) -> None:
