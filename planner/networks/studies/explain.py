@@ -146,7 +146,7 @@ def _uses(plan: NetworkPlan, binding: Binding | None) -> list[ResourceUse]:
 def _growth(answer: NetworkAnswer, best: NetworkPlan, capacity: float, tell: ProgressCallback) -> Growth:
     """Return changes that reach 20 % more than the capacity: other plans on the hardware, more of it, and others."""
     goal, own = CAPACITY_GOAL * capacity, parse_hardware(str(best.deployment["hardware"]))
-    found = []
+    found: list[GrowthStep] = []
     for kind, hardware, note in _tried(own):
         if found and found[0].holds and hardware.accelerator == own.accelerator:
             continue  # the same hardware suffices, and more of it is not cheaper
