@@ -101,6 +101,25 @@ def differences(
             yield key, one, two
 
 
+def question_differs(
+    requests: tuple[Mapping[str, Any], Mapping[str, Any]], feasible: tuple[bool, bool], keys: Iterable[str]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the keys in which the requests of two answers differ, and the verdicts if these differ, with both values.
+
+    Args:
+        requests: The requests as dicts; a key that is missing was free.
+        feasible: Whether each answer has a plan.
+        keys: The keys that are compared.
+    """
+    one, two = (
+        {key: ", ".join(map(str, value)) if isinstance(value, list) else value for key, value in block.items()}
+        for block in requests
+    )
+    yield from differences(one, two, keys, "free")
+    if feasible[0] != feasible[1]:
+        yield "answer", "yes" if feasible[0] else "no", "yes" if feasible[1] else "no"
+
+
 def deployment_differs(a: dict[str, Any], b: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yield the keys in which two deployment blocks differ, with both values."""
     one, two = (_flat(block) for block in (a, b))
@@ -167,13 +186,8 @@ def _latencies(a: Plan, b: Plan) -> Iterator[Figure]:
 def compare_answers(a: Answer, b: Answer) -> PlanComparison:
     """Return the comparison of two answers; an infeasible answer is represented by its closest plan, with a note."""
     one, two = _plan(a), _plan(b)
-    requests = [
-        {key: ", ".join(map(str, value)) if isinstance(value, list) else value for key, value in block.items()}
-        for block in (a.request.as_dict(), b.request.as_dict())
-    ]
-    differs, found = [*differences(requests[0], requests[1], _REQUEST_KEYS, "free")], []
-    if a.feasible != b.feasible:
-        differs.append(("answer", "yes" if a.feasible else "no", "yes" if b.feasible else "no"))
+    differs = [*question_differs((a.request.as_dict(), b.request.as_dict()), (a.feasible, b.feasible), _REQUEST_KEYS)]
+    found: list[Figure] = []
     if one is not None and two is not None:
         differs += deployment_differs(one.deployment, two.deployment)
         found = [*figures(one, two), *at_equal_lengths(a, b)]

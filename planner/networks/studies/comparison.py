@@ -9,7 +9,14 @@ from catalogs.errors import InputError
 from planner.answer.schema import Answer
 from planner.networks.schema import NetworkAnswer, NetworkPlan
 from planner.problem.slo import STATS
-from planner.studies.comparison import TIE, Figure, PlanComparison, compare_answers, deployment_differs, differences
+from planner.studies.comparison import (
+    TIE,
+    Figure,
+    PlanComparison,
+    compare_answers,
+    deployment_differs,
+    question_differs,
+)
 
 #: Keys of a request that are compared; the deployments contain the network, the hardware and the job.
 _REQUEST_KEYS: Final = ("slo", "rate", "users", "objective", "confidence", "precisions", "seed")
@@ -32,13 +39,8 @@ def compare_any(a: Answer | NetworkAnswer, b: Answer | NetworkAnswer) -> PlanCom
 def compare_network_answers(a: NetworkAnswer, b: NetworkAnswer) -> PlanComparison:
     """Return the comparison of two answers; a refused one is represented by its closest plan, with a note."""
     one, two = _plan(a), _plan(b)
-    requests = [
-        {key: ", ".join(map(str, value)) if isinstance(value, list) else value for key, value in block.items()}
-        for block in (a.request.as_dict(), b.request.as_dict())
-    ]
-    differs, found = [*differences(requests[0], requests[1], _REQUEST_KEYS, "free")], []
-    if a.feasible != b.feasible:
-        differs.append(("answer", "yes" if a.feasible else "no", "yes" if b.feasible else "no"))
+    differs = [*question_differs((a.request.as_dict(), b.request.as_dict()), (a.feasible, b.feasible), _REQUEST_KEYS)]
+    found: list[Figure] = []
     differs += [("job", a.job.words, b.job.words)] if a.job.words != b.job.words else []
     if one is not None and two is not None:
         differs += [row for row in deployment_differs(one.deployment, two.deployment) if not row[0].startswith("job.")]
