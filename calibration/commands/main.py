@@ -332,7 +332,7 @@ def _print_errors(errors: list[dict[str, Any]]) -> None:
 
 
 def main(args: list[str] | None = None) -> None:
-    """Run the console script."""
+    """Run the command `calibrate` and exit with its status; `args` replace those of the process."""
     sys.exit(run_command("calibrate", app, args, last=True))
 
 

@@ -210,7 +210,7 @@ class HostLaunchModel:
         return max(modules - self.seconds.get("calls", 0.0), 0.0) if on_host else modules
 
     def generate_step_s(self, architecture: str, layers: int) -> float | None:
-        """Return the host's seconds of a decode step of `generate` with so many layers; None where not measured."""
+        """Return the seconds that the host takes for a decode step of `generate`; None where that was not measured."""
         kind = f"generate {architecture}"
         if kind not in self.seconds:
             return None

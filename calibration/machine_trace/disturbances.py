@@ -233,7 +233,7 @@ def _compared(name: str, values: FloatArray, slow_s: FloatArray, rest_s: FloatAr
 
 
 def _least_spread(name: str, usual: float) -> float:
-    """Return the least spread of a signal that counts, so that a signal that hardly varies does not seem to leap."""
+    """Return the smallest spread that is used for a signal, so that noise in a steady signal is no disturbance."""
     cause = cause_of(name)
     if cause is None:
         return max(_LEAST_SHARE * abs(usual), 1e-12)

@@ -64,7 +64,7 @@ class FeedForward(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Mlp(FeedForward):
-    """A dense feed-forward block."""
+    """A feed-forward block whose weights all tokens use: two matrices, or three with a gate."""
 
     intermediate_size: PositiveInt
     gated: bool = True

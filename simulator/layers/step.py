@@ -224,7 +224,7 @@ class NoCalls(StepCalls):
 
     @property
     def launches(self) -> int:
-        """Return 0."""
+        """Return 0: no kernel is launched besides those of the towers."""
         return 0
 
     def rank(self, tokens: Num, graph: bool = True) -> list[OperatorCall]:  # noqa: ARG002
