@@ -110,7 +110,7 @@ def test_a_later_probe_reads_none_of_the_steps_before_it(tmp_path: Path) -> None
         engine.replay([trial, trial], 1)
         engine.replay([trial], 1)
         second = engine.probe(64, 2)
-    names = ["warm-up", "lone", "bursts"]
+    names = ["warm-up", "lone", "bursts", "further-bursts"]
     assert first.log is not None
     assert second.log is not None
     assert first.log.mark.tolist() == second.log.mark.tolist() == names
