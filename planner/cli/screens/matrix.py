@@ -85,8 +85,15 @@ def _show_errors(result: MatrixResult, found: MatrixComparison) -> None:
         axes = (row.model, row.engine, row.workload, f"{row.batch}", _cell(row))
         body.append([*axes, *shown, "unknown" if noise is None else percent(noise, 1)])
     if body:
-        head = ("model", "engine", "workload", "batch", "measured", "error: E2E", "TPOT", "TTFT", "noise of E2E")
-        open_console().print(text_table(head, body, 3, "means of cells that were measured here"))
+        head = ("model", "engine", "workload", "batch", "measured", "E2E", "TPOT", "TTFT", "noise")
+        open_console().print(
+            text_table(
+                head,
+                body,
+                3,
+                "simulated against measured means of each cell; noise of its end-to-end time",
+            )
+        )
 
 
 def _show_comparison(found: MatrixComparison) -> None:
