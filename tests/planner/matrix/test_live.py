@@ -79,7 +79,7 @@ def test_every_verdict_without_figures_has_words() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not VLLM, reason="CAPACITY_PLANNER_VLLM_PYTHON does not name the Python of vLLM")
 def test_simulated_means_are_those_of_real_engines(tmp_path: Path) -> None:
-    """Measure the 24 cells, which takes nine minutes on two quiet cores.
+    """Measure the 24 cells, which takes eight minutes on two quiet cores.
 
     CAPACITY_PLANNER_MATRIX_FOLDER names a folder that keeps what was measured: a run that was interrupted, at any
     moment, is continued from it, and a whole one is only compared.
