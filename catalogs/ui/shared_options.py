@@ -49,9 +49,21 @@ def own_version() -> str:
         return "not installed"
 
 
+def installed_as() -> str:
+    """Return "compiled" if the installed product has compiled modules, else "plain Python"."""
+    from importlib.metadata import PackageNotFoundError, distribution  # here, because it takes 10 ms
+
+    try:
+        wheel = distribution(DISTRIBUTION).read_text("WHEEL") or ""
+    except PackageNotFoundError:
+        wheel = ""
+    return "compiled" if "Root-Is-Purelib: false" in wheel.splitlines() else "plain Python"
+
+
 def _show_version(context: typer.Context, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
-        typer.echo(f"{context.info_name} {own_version()} ({DISTRIBUTION}, Python {platform.python_version()})")
+        python = f"Python {platform.python_version()}"
+        typer.echo(f"{context.info_name} {own_version()} ({DISTRIBUTION}, {installed_as()}, {python})")
         raise typer.Exit
 
 

@@ -17,12 +17,14 @@ from bisect import bisect_right
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from simulator.core.compiled_modules import mypyc_attr
 from simulator.core.request import BlockRun
 
 if TYPE_CHECKING:
     from simulator.core.request import Request
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class KvCache:
     """The KV blocks of one replica.
 
