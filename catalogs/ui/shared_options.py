@@ -50,14 +50,14 @@ def own_version() -> str:
 
 
 def installed_as() -> str:
-    """Return "compiled" if the installed product has compiled modules, else "plain Python"."""
+    """Return "compiled modules" if the installed product has any, else "plain Python"."""
     from importlib.metadata import PackageNotFoundError, distribution  # here, because it takes 10 ms
 
     try:
         wheel = distribution(DISTRIBUTION).read_text("WHEEL") or ""
     except PackageNotFoundError:
         wheel = ""
-    return "compiled" if "Root-Is-Purelib: false" in wheel.splitlines() else "plain Python"
+    return "compiled modules" if "Root-Is-Purelib: false" in wheel.splitlines() else "plain Python"
 
 
 def _show_version(context: typer.Context, wanted: bool) -> None:
