@@ -118,6 +118,16 @@ class BatchShape:
         self.queries = 1  # tokens computed for each decode: its last token plus the drafts
         self.accepted = 0  # accepted drafts, which are output in addition to one token for each of `logits`
 
+    def __eq__(self, other: object) -> bool:
+        """Return whether the other object is a shape of the same kind with equal counts."""
+        return type(self) is type(other) and isinstance(other, BatchShape) and self.counts() == other.counts()
+
+    def counts(self) -> tuple[object, ...]:
+        """Return all counts."""
+        prompts = (self.prefill_tokens, self.prefill_pairs, self.prefill_chunks)
+        decodes = (self.decodes, self.decode_context_sum, self.decode_context_max, self.queries, self.accepted)
+        return (*prompts, *decodes, self.logits, self.passes, self.ranks)
+
     def __repr__(self) -> str:
         prompts = f"prefill_tokens={self.prefill_tokens}, prefill_chunks={self.prefill_chunks}"
         decodes = f"decodes={self.decodes}, decode_context_sum={self.decode_context_sum}"
