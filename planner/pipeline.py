@@ -231,9 +231,14 @@ def _entries(request: PlanRequest, plan_evaluator: PlanEvaluator, result: Search
     unit_cost = unit_cost_of(request.objective, plan_evaluator.prices, [o.candidate for o in outcomes])
     rank = partial(_rank, plan_evaluator.evaluator, races, unit_cost)
     others = [] if result.interrupted else _others(best, outcomes, rank)
-    rest = plan_evaluator.each(lambda o: plan_evaluator.entry(o.candidate, None, OTHER), others)
+    rest = plan_evaluator.each(lambda o: plan_evaluator.entry(o.candidate, None, OTHER, _missed_at(o)), others)
     held = [e for e in rest if e.capacity_requests_per_s is not None and (not request.demand.given or e.met)]
     return _best_first(request, plan_evaluator, [first, *held])
+
+
+def _missed_at(outcome: Outcome) -> float | None:
+    """Return the rate that a candidate missed in the search, if any: its capacity is below, and its run is known."""
+    return outcome.upper_requests_per_s if math.isfinite(outcome.upper_requests_per_s) else None
 
 
 def _best_first(
@@ -272,7 +277,8 @@ def _winner(
     for n_failed in range(min(MOST_TRIES + 1, len(left))):
         safest = min(left, key=lambda o: -o.requests_per_s if races else o.ratio)
         best = safest if n_failed == MOST_TRIES else simplest_best(request, plan_evaluator, left)
-        entry = plan_evaluator.entry(best.candidate, best.requests_per_s if races else None, effort)
+        start = best.requests_per_s if races else None
+        entry = plan_evaluator.entry(best.candidate, start, effort, start_is_capacity=best.status == "measured")
         if holds(entry):
             return best, entry
         left.remove(best)

@@ -26,7 +26,14 @@ from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest
 from planner.problem.request import PlanRequest
 from planner.search.candidate_tester import HALF_TIE, TIE, CandidateTester, Outcome
-from planner.search.objectives import CountedAssess, ObjectiveAssess, assess_for, equal_unit_cost, simplest_tied
+from planner.search.objectives import (
+    CountedAssess,
+    LeastLoad,
+    ObjectiveAssess,
+    assess_for,
+    equal_unit_cost,
+    simplest_tied,
+)
 from planner.search.search import Enough, Progress, SearchResult, search
 from planner.search.study import SearchSettings
 from planner.search.workers import Lookahead, WorkerPool
@@ -69,6 +76,7 @@ def search_candidates(
     workers: WorkerPool,
     progress: Progress | None,
     enough: Enough | None = None,
+    at_least_load: bool = False,
 ) -> SearchResult:
     """Search all groups of candidates in order.
 
@@ -76,12 +84,22 @@ def search_candidates(
     The first group that meets the request holds the answer. The search continues until a deployment has sufficient
     headroom, which then is an alternative. Otherwise all candidates are one group, and those of the best kind of
     accelerator are then searched alone, so that the answer does not depend on the other hardware of the choice.
+
+    Args:
+        request: The request.
+        plan_evaluator: Measures plans, and knows their prices.
+        left: The candidates.
+        workers: Evaluate candidates ahead of their turn.
+        progress: Receives the progress of all searches together.
+        enough: Whether the outcomes so far answer the question.
+        at_least_load: Whether candidates are only simulated at the least rate, and not at their capacity.
     """
     if not left:
         return SearchResult()
     counter = RequestCounter()
     tester = replace(plan_evaluator.tester, counter=counter)
-    counted = CountedAssess(assess_of(request, plan_evaluator, tester, left), counter)
+    assess: ObjectiveAssess = assess_of(request, plan_evaluator, tester, left)
+    counted = CountedAssess(LeastLoad(tester, assess) if at_least_load else assess, counter)
     groups = groups_of(request, plan_evaluator, left)
     with workers.lookahead(counted, len(left)) as lookahead:
         found = GroupSearch(request, plan_evaluator, counted, lookahead, progress, enough)
@@ -173,10 +191,11 @@ def first_plan_on(
     """Return the first plan that the search of `plan --hw` finds on other hardware; None if it refuses the request.
 
     The candidates come in the order of that search until one holds with the seeds of a winner. A budget is ignored.
+    Without a required rate, a plan that is sure at a light load has some capacity, which is not measured.
     """
     options = request.search.replace(study=None)
     own = request.replace(hardware=hardware.text, search=options, max_usd_per_hour=None)
-    plans: list[EvaluatedPlan] = []
+    tried: dict[Candidate, bool] = {}
     try:
         evaluator, prices = elsewhere(hardware), PriceList(request.tariff, hardware)
         prices.check()
@@ -186,14 +205,19 @@ def first_plan_on(
     rental = rental_bound(own, hardware)
     left = [c for c in left if rental is None or rental.discard(c) is None]
     plan_evaluator = PlanEvaluator(evaluator, tester_of(own, evaluator, left), prices, workers.map)
+    any_rate = bool(left) and plan_evaluator.tester.nominal_per_s(left[0]) is None
 
     def enough(outcome: Outcome) -> bool:
-        start = outcome.requests_per_s if request.objective in RACES else None
-        plans.append(plan_evaluator.entry(outcome.candidate, start, BEST))
-        return holds(plans[-1]) or len(plans) > MOST_TRIES
+        candidate = outcome.candidate
+        if any_rate:
+            tried[candidate] = plan_evaluator.is_sure(candidate, outcome.requests_per_s)
+        else:
+            start = outcome.requests_per_s if request.objective in RACES else None
+            tried[candidate] = holds(plan_evaluator.entry(candidate, start, BEST))
+        return tried[candidate] or len(tried) > MOST_TRIES
 
-    search_candidates(own, plan_evaluator, left, workers, None, enough)
-    return next((plan.candidate for plan in plans if holds(plan)), None)
+    search_candidates(own, plan_evaluator, left, workers, None, enough, at_least_load=any_rate)
+    return next((candidate for candidate, held in tried.items() if held), None)
 
 
 def holds(entry: EvaluatedPlan) -> bool:

@@ -302,7 +302,7 @@ class Entries:
         self.measured: list[tuple[Candidate, float | None, object]] = []
         self.each = map
 
-    def entry(self, c: Candidate, start_per_s: float | None, effort: object) -> Any:
+    def entry(self, c: Candidate, start_per_s: float | None, effort: object, *_: object, **__: object) -> Any:
         self.measured.append((c, start_per_s, effort))
         met = c not in self.refused
         usd, energy = self.prices.usd_per_hour(c), SimpleNamespace(j_per_output_token=self.joules.get(c, 1.0))
