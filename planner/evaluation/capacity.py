@@ -13,12 +13,6 @@ _WIDEN: Final = 1.4
 
 _MAX_STEPS: Final = 60
 
-#: Assumed growth of value / limit with the rate, as an exponent, before two rates are known.
-_FIRST_GROWTH: Final = 2.0
-
-#: Most steps of the first jump along a grid.
-_FIRST_JUMP: Final = 8
-
 
 class RateVerdict(Protocol):
     """What a search for a capacity needs to know about a deployment at a rate."""
@@ -26,10 +20,6 @@ class RateVerdict(Protocol):
     @property
     def requests_per_s(self) -> float:
         """Return the rate of the run, in requests per second."""
-
-    @property
-    def ratio(self) -> float:
-        """Return the largest value / limit; infinite if the system does not keep up."""
 
     @property
     def met(self) -> bool:
@@ -98,60 +88,20 @@ def find_capacity(
 
 
 def walk_to_capacity(probe: Callable[[float], V], start_per_s: float, most_steps: int) -> float | None:
-    """Return the highest rate of a grid around a start that meets every objective, beside one that does not.
-
-    The rates of the grid are a factor of 1 + TOLERANCE apart. The search leaps along the grid by as many steps as the
-    growth of value / limit suggests, and then closes in between a rate that is met and one that is missed. If verdicts
-    are monotone in the rate, the result is that of going step by step.
+    """Return the highest rate near a start that meets every objective, in steps of TOLERANCE from the start.
 
     Args:
         probe: Returns the verdict at a rate in requests per second.
         start_per_s: The first rate.
-        most_steps: Most steps to go up or down. If the rate there is still met, it is the result; if it is still
-            missed, there is none (None).
+        most_steps: Most rates to try. If all are met, the rate above them is the result; if all are missed, there is
+            none (None).
     """
-    met: dict[int, V] = {}
-    missed: dict[int, V] = {}
-    step, halves = 0, False
-    for _ in range(2 * most_steps):
-        verdict = probe(start_per_s * (1 + TOLERANCE) ** step)
-        (met if verdict.met else missed)[step] = verdict
-        low = max((k for k in met if k < min(missed, default=most_steps + 1)), default=None)
-        high = min((k for k in missed if low is None or k > low), default=None)
-        if low is not None and (low == most_steps or (high is not None and high - low == 1)):
-            return start_per_s * (1 + TOLERANCE) ** low
-        if low is None and high == -most_steps:
-            return None
-        if low is not None and high is not None:
-            share = 0.5 if halves else _share(met[low], missed[high])
-            step, halves = low + min(max(round(share * (high - low)), 1), high - low - 1), not halves
-        elif low is not None:
-            step = min(low + _leap(met, low), most_steps)
-        else:
-            assert high is not None
-            step = max(high - _leap(missed, high), -most_steps)
-    return None
-
-
-def _share(holds: RateVerdict, failed: RateVerdict) -> float:
-    """Return where value / limit is expected to be 1 between two rates: 0 at the one that is met, 1 at the other."""
-    if not 0 < holds.ratio < 1 < failed.ratio < math.inf:
-        return 0.5
-    below, above = -math.log(holds.ratio), math.log(failed.ratio)
-    return below / (below + above)
-
-
-def _leap(seen: dict[int, V], last: int) -> int:
-    """Return the steps from the last rate of a grid to where value / limit is expected to be 1, at least one."""
-    others = [k for k in seen if k != last]
-    nearest = min(others, key=lambda k: abs(k - last), default=None)
-    here, growth, most = seen[last].ratio, _FIRST_GROWTH * math.log1p(TOLERANCE), _FIRST_JUMP
-    if not 0 < here < math.inf:
-        return 1 if nearest is None else 2 * abs(last - nearest)
-    if nearest is not None:
-        most = 2 * abs(last - nearest)
-        there = seen[nearest].ratio
-        growth = math.log(here / there) / (last - nearest) if 0 < there < math.inf else growth
-    if growth <= 0:
-        return most
-    return min(max(math.ceil(abs(math.log(here)) / growth), 1), most)
+    rate, direction = start_per_s, 0
+    for _ in range(most_steps):
+        met = probe(rate).met
+        step = 1 if met else -1
+        if direction and step != direction:
+            return rate if met else rate / (1 + TOLERANCE)
+        direction = step
+        rate *= (1 + TOLERANCE) ** step
+    return rate if direction > 0 else None
