@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +20,16 @@ CHECKOUT = Path(__file__).resolve().parents[3]
 SYSTEM = ("/usr", sys.base_prefix)
 PACKAGES = Path(np.__file__).resolve().parents[1]
 
+#: Packages that belong to Python itself, which an image does not have.
+HIDDEN = sysconfig.get_path("purelib", vars={"base": sys.base_prefix})
+
 #: Makes the root in a namespace without a network, and runs a command in it as a user without rights.
 ENTER = """
 set -eu
 for each in $MOUNTED; do
     mkdir -p "$FRESH$each" && mount --bind "$each" "$FRESH$each" && mount -o remount,ro,bind "$FRESH$each"
 done
+mount -t tmpfs tmpfs "$FRESH$HIDDEN"
 mount --bind "$PACKAGES" "$FRESH/opt/packages" && mount -o remount,ro,bind "$FRESH/opt/packages"
 mount -t proc proc "$FRESH/proc"
 mount -t tmpfs -o mode=1777 tmpfs "$FRESH/tmp"
@@ -78,6 +83,7 @@ def in_root(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         "FRESH": str(root),
         "MOUNTED": " ".join(mounted),
         "PACKAGES": str(PACKAGES),
+        "HIDDEN": HIDDEN,
     }
     namespaces = ["unshare", "--mount", "--net", "--pid", "--fork", "--ipc", "bash", "-c", ENTER, "enter"]
     python = f"{sys.base_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
