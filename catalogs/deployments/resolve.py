@@ -23,6 +23,7 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Accelerator, Hardware
 from catalogs.models.catalog import load_model
 from catalogs.models.spec import ModelSpec
+from catalogs.models.state_pages import state_pages
 from catalogs.units import DTYPE_BYTES
 
 
@@ -157,6 +158,9 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
     shards = layout.tensor_parallel * layout.pipeline_parallel
     parallelism.check_engine(layout, names.engine)
     limits = _limits(deployment, names, shards, speculation.step_tokens if speculation else 1)
+    pages = state_pages(names.model, layout.tensor_parallel, kv_dtype, limits.block_size)
+    if pages is not None and names.engine.policy == "vllm-v1":
+        limits = replace(limits, block_size=pages.block_tokens)
     limits = encoder_decoders.limits_for_encoder(limits, names.model, deployment.max_num_batched_tokens)
     memory_bytes = names.hardware.accelerator.memory_bytes
     share = names.engine.default_utilization(memory_bytes, limits.max_num_batched_tokens, shards)

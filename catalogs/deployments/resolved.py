@@ -15,6 +15,7 @@ from catalogs.engines.profile import EngineProfile, RankDispatch
 from catalogs.hardware.specs import Hardware
 from catalogs.models.media_items import MediaLayout, Modality
 from catalogs.models.spec import ModelSpec
+from catalogs.models.state_pages import state_pages
 from catalogs.models.towers import Tower
 from catalogs.units import DTYPE_BYTES, GIB
 
@@ -94,6 +95,14 @@ class ResolvedDeployment:
         return self.speculation.queries if self.speculation else 1
 
     @property
+    def state_blocks(self) -> int:
+        """Return the blocks that a sequence's recurrent states take in the cache; 0: none, or not in blocks."""
+        if self.engine.policy != "vllm-v1":
+            return 0
+        pages = state_pages(self.model, self.layout.tensor_parallel, self.kv_dtype, self.limits.block_size)
+        return pages.state_blocks if pages else 0
+
+    @property
     def side_tokens(self) -> int:
         """Return the most prompt tokens, and the most output tokens, of a request; 0 where only their sum is limited.
 
@@ -170,6 +179,8 @@ class ResolvedDeployment:
         values |= {key: getattr(self, key) for key in values if hasattr(self, key)}
         values |= asdict(self.layout) | asdict(self.limits) | {"kv_blocks": self.limits.kv_blocks or None}
         values |= {"model": self.model.name, "engine": self.engine.name, "hardware": self.hardware.text}
+        if self.state_blocks:  # the block size follows from the sizes of the states
+            values |= {"block_size": written.block_size or self.engine.block_size_tokens}
         values |= {"queue": self.queueing.model_dump(mode="json")}
         if self.swap_bytes:
             values |= {"preemption": "swap", "swap_space_gib": self.swap_bytes / GIB}

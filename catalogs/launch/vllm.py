@@ -66,7 +66,7 @@ def vllm_arguments(resolved: ResolvedDeployment) -> Arguments:
     if r.limits.prefix_caching != r.engine.prefix_caching:
         flag = flags["prefix_caching"]
         found.append((flag if r.limits.prefix_caching else negated(flag), None))
-    if r.limits.block_size != r.engine.block_size_tokens:
+    if r.limits.block_size != r.engine.block_size_tokens and not r.state_blocks:
         found.append((flags["block_size"], str(r.limits.block_size)))
     if r.api_server_count != r.layout.data_parallel:
         found.append((flags["api_server_count"], str(r.api_server_count)))

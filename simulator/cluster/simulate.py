@@ -167,6 +167,7 @@ def engine_rules(compiled: CompiledDeployment, seed: int = 0) -> EngineRules:
         attention_ranks=ranks,
         api_servers=resolved.api_server_count,
         rank_dispatch="" if resolved.rank_dispatch in (None, "balanced") else resolved.rank_dispatch,
+        state_blocks=resolved.state_blocks,
         queueing=resolved.queueing,
         lora=lora_rules(resolved, compiled.bundle),
         speculation=SpeculationRules.of(resolved.speculation, seed) if resolved.speculation else None,

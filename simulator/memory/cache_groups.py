@@ -21,15 +21,13 @@ import numpy.typing as npt
 
 from catalogs.arrays import FloatArray
 from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.models.state_pages import group_size
 from catalogs.units import DTYPE_BYTES
 from catalogs.workloads.request_set import RequestSet
 from simulator.layers.attention import ShardedAttention
 from simulator.layers.drafter import draft_shard
 from simulator.layers.shard import Shard
 from simulator.memory.plan import MemoryPlan, sequence_bytes
-
-#: Kinds of layers whose numbers differ by less than this factor use the larger number as group size (vLLM).
-ALIKE: Final = 1.5
 
 #: Number of lengths that represent a workload.
 REPRESENTATIVES: Final = 256
@@ -66,8 +64,7 @@ def cache_groups(shard: Shard) -> list[CacheGroup] | None:
         layers[a.window_tokens] = layers.get(a.window_tokens, 0) + group.count
     if len(pages) != 1:
         return None
-    least, most = min(layers.values()), max(layers.values())
-    size = most if most < least * ALIKE else least
+    size = group_size(tuple(layers.values()))
     return [CacheGroup(size, window) for window, n in layers.items() for _ in range(-(-n // size))]
 
 

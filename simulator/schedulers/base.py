@@ -11,6 +11,7 @@ from simulator.cache.kv_cache import KvCache
 from simulator.cache.lora_slots import AdapterSlots
 from simulator.cache.offload import HostCache, SwapSpace
 from simulator.cache.retention import RetainingKvCache
+from simulator.cache.state_cache import StateKvCache
 from simulator.core.batch import Batch
 from simulator.core.request import Request
 from simulator.schedulers.rules import EngineRules, PeakUse
@@ -158,4 +159,6 @@ def _empty_cache(rules: EngineRules) -> KvCache:
     """Return the KV cache of a replica when it starts."""
     if rules.retention is not None:
         return RetainingKvCache(rules.kv_blocks, rules.block_size, rules.unit_blocks, rules.retention)
+    if rules.state_blocks and rules.prefix_caching:
+        return StateKvCache(rules.kv_blocks, rules.block_size, rules.unit_blocks, rules.state_blocks)
     return KvCache(rules.kv_blocks, rules.block_size, rules.prefix_caching, rules.unit_blocks)

@@ -38,6 +38,7 @@ class EngineRules(Limits):
     balance_steps: int = 0  # most steps that these ranks wait until each has a prompt to start; 0: they do not wait
     receiving: ReceiveIntervals | None = None  # None: the engine reads new requests before every step
     unit_blocks: int = 1  # KV blocks that share one content key; more than 1 for traces with coarse keys
+    state_blocks: int = 0  # KV blocks of a sequence's recurrent states, which a prefix cache keeps; 0: none
     queueing: Queueing = FCFS
     offload: OffloadRules | None = None  # KV blocks are also kept in host memory
     retention: RetentionRules | None = None  # blocks that are evicted last; None: those used last are

@@ -29,6 +29,7 @@ class VllmV1(ContinuousBatching):
         speculation = rules.speculation
         # Tokens that each decode takes from the budget.
         self._decode_tokens = speculation.queries + speculation.budget_tokens if speculation else 1
+        self._keeps_states = rules.prefix_caching and rules.state_blocks > 0
         self._most_running = 0
         self._chunk = 0  # tokens of the unfinished prompt if planned before the decodes; 0: as many as fit
         self._refused = False  # the head of the queue does not fit, and will not before something is released
@@ -83,6 +84,9 @@ class VllmV1(ContinuousBatching):
     def _continue_prompt(self, batch: Batch, request: Request, budget: int) -> int:
         """Schedule the next chunk of the running prompt; return its tokens (0 if it was preempted)."""
         tokens = min(request.known_tokens - request.computed_tokens, budget, self._chunk or budget)
+        tokens = self._aligned(request, request.computed_tokens, tokens)
+        if not tokens:
+            return 0
         blocks = self._chunk_blocks(request, tokens)
         while blocks > self.kv.available:
             self._preempt()
@@ -93,10 +97,28 @@ class VllmV1(ContinuousBatching):
         self._prefill(batch, request, tokens)
         return tokens
 
+    def _aligned(self, request: Request, begin: int, tokens: int) -> int:
+        """Return the tokens of a chunk that begins after `begin` tokens, cut to the end of a block to keep the state.
+
+        It also ends at the last whole block of the prompt, whose end the next request of a conversation finds. A block
+        that is larger than the token budget is computed in chunks that leave no state.
+        """
+        if not self._keeps_states:
+            return tokens
+        size, end = self.rules.block_size, begin + tokens
+        last = (request.known_tokens - 1) // size * size
+        if end < request.known_tokens:
+            whole = end // size * size
+            if whole > begin or size <= self.rules.max_num_batched_tokens:
+                end = whole
+        if begin < last < end:
+            end = last
+        return max(end - begin, 0)
+
     def _admit(self, batch: Batch, budget: int) -> None:
         waiting, running = self._waiting, self._running
         seats = self.rules.max_num_seqs - len(running)
-        while waiting and budget > 0 and seats > 0:
+        while waiting and budget > 0 and seats > 0 and not (self._keeps_states and self._partial is not None):
             tokens = self._admit_head(batch, waiting[0], budget)
             if not tokens:
                 break
@@ -127,6 +149,9 @@ class VllmV1(ContinuousBatching):
                 self._refused = True
                 return 0
             tokens = budget
+        tokens = self._aligned(request, hit_tokens, tokens)
+        if not tokens:
+            return 0
         blocks = -(-(hit_tokens + tokens) // size) - hit_blocks
         reserve = -(-request.known_tokens // size) - hit_blocks if self.rules.admit_whole_prompt else 0
         needed = reserve if reserve > blocks else blocks
