@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from catalogs.deployments.queueing import FCFS
 from catalogs.workloads.request_set import RequestSet
 from simulator.analysis.prefix_hits import PrefixHits
+from simulator.cache.offload import OffloadRules
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run_rules
@@ -110,3 +112,19 @@ def test_a_run_is_the_same_step_by_step(seed: int, blocks: int) -> None:
     fast, slow = (serve(work, engine(blocks, 3), fast_forward) for fast_forward in (True, False))
     np.testing.assert_allclose(fast.last_token_s, slow.last_token_s, rtol=0, atol=1e-9)
     assert fast.cached_tokens.tolist() == slow.cached_tokens.tolist()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"offload": OffloadRules(host_blocks=200, host_s_per_block=1 / 256)},
+        {"queueing": FCFS.model_copy(update={"order": "priority"})},
+        {"pipeline_stages": 2},
+        {"lag": 1},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+@pytest.mark.parametrize("blocks", [130, 260])
+def test_variants_of_the_scheduler_keep_every_invariant(changes: dict[str, Any], blocks: int) -> None:
+    for seed in range(3):
+        assert serve(drawn(seed, 30), engine(blocks, 3, **changes)).completed.all()
