@@ -107,6 +107,8 @@ class GroupedGemmModel:
             nodes = self.tokens
             ratio, origin = self._regressed(candidates, tokens)
         grid, seconds = _between(nodes, ratio, op, accelerator)
+        if own is None:
+            seconds = np.maximum(seconds, self._fastest_s(candidates, accelerator))
         return _along(grid, seconds, tokens), origin
 
     def _own(self, candidates: list[Key], accelerator: Accelerator) -> int | None:
@@ -140,6 +142,21 @@ class GroupedGemmModel:
         far = np.sqrt(squared[nearest[0]]) > FAR
         beyond = tokens > self.tokens[-1]
         return ratio, np.where(far | beyond, ROOFLINE, INTERPOLATED)
+
+    def _fastest_s(self, candidates: list[Key], accelerator: Accelerator) -> float:
+        """Return the shortest time that was measured in the data type.
+
+        A layer of experts is a chain of small kernels (sorting tokens, two products, an activation, a sum), and the
+        chain takes this long however little its kernels compute. Ratios to the roofline of larger architectures do not
+        show it.
+        """
+        rows, _ = self._rows_of(candidates)
+        found = []
+        for row in map(int, rows):
+            nodes, ratio = self._nodes(row)
+            least = GroupedGemm(nodes[:1], **self.keys[row]._asdict())
+            found.append(float(np.exp(ratio[0]) * roofline_s(least, accelerator)[0]))
+        return min(found)
 
     def _rows_of(self, candidates: list[Key]) -> tuple[npt.NDArray[np.int64], Key]:
         """Return the curves of the first candidate dtype that was measured, or of any dtype where none was."""

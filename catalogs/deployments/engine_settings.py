@@ -22,6 +22,9 @@ _GRAPHS: Final = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_ca
 
 _KERNELS: Final = ("moe_backend", "attention_backend")
 
+#: Kernels of experts with rows of their own in the operator tables, where they are not the engine's choice.
+_PRICED_EXPERTS: Final = "marlin"
+
 #: Multiples of this are captured beyond an engine's own sizes (config/vllm.py, _set_cudagraph_sizes).
 _FURTHER_SIZES: Final = 16
 
@@ -38,7 +41,8 @@ class EngineSettings:
         cudagraph_mode: Which steps run in CUDA graphs (--compilation-config, cudagraph_mode).
         cudagraph_capture_sizes: Tokens of the captured batches (--cudagraph-capture-sizes).
         max_cudagraph_capture_size: The largest captured batch (--max-cudagraph-capture-size).
-        moe_backend: Kernels of experts (--moe-backend); recorded, not priced.
+        moe_backend: Kernels of experts (--moe-backend); only Marlin's are priced apart from the engine's choice, for
+            experts in MXFP4.
         attention_backend: Kernels of attention (--attention-backend); recorded, not priced.
     """
 
@@ -70,7 +74,7 @@ class EngineSettings:
         found = [
             f"{key} {getattr(self, key)} is recorded: steps are priced with the kernels of the operator tables"
             for key in _KERNELS
-            if getattr(self, key) is not None
+            if getattr(self, key) not in (None, _PRICED_EXPERTS)
         ]
         if self.cudagraph_mode == "piecewise" and not self.enforce_eager:
             found.append("cudagraph_mode piecewise: the launches of attention outside the graphs are not priced")
@@ -101,6 +105,8 @@ class EngineSettings:
             changed["mxfp8_activations"] = self.activation_dtype == "mxfp8"
         if self.moe_backend is not None and not model.is_moe:
             raise InputError(f"moe_backend is that of experts; {model.name} has none", self.moe_backend, "null")
+        if self.moe_backend is not None:
+            changed["marlin_experts"] = self.moe_backend == _PRICED_EXPERTS
         return replace(engine, **(changed | self._graphs(engine)))
 
     def _graphs(self, engine: EngineProfile) -> dict[str, Any]:

@@ -216,6 +216,7 @@ class EngineProfile:
     fuses_quantisation: bool = False  # norms and activations write per-tensor FP8 for the product that follows
     modelopt_checkpoints: bool = False  # fp8 weights of a 16-bit model are NVIDIA's: one scale a tensor, fp8 KV cache
     mxfp8_activations: bool = False  # MXFP4 experts take 8-bit inputs where the device multiplies 4-bit operands
+    marlin_experts: bool = False  # Marlin's kernels unpack 4-bit experts to 16 bit, as moe_backend can ask for
     shared_experts_beside_tokens: NonNegativeInt = 0  # up to this size, shared experts overlap the routed ones
     #: What happens to block scales where a rank's share of the weights ends inside a block (scale_blocks.py).
     cut_scale_blocks: Literal["refused", "refined", "padded"] = "padded"

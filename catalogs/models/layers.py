@@ -111,6 +111,8 @@ class Moe(FeedForward):
     bias: bool = False
     #: The input width of routed experts (latent MoE of Nemotron-3); None: hidden_size.
     expert_hidden_size: PositiveInt | None = None
+    #: The router's weights are stored in fp32, and engines multiply them with hidden states in fp32 (MiniMax-M2).
+    fp32_router: bool = False
 
     @property
     def words(self) -> str:

@@ -36,6 +36,8 @@ SCAN_KERNELS: Final = 18
 
 MLA_KERNELS: Final = 12
 
+NORM_SQUARES_BYTES: Final = 8  # of a token: one sum of squares in fp32 for its queries and one for its keys
+
 MLA_QUANTISE_KERNELS: Final = 5
 
 #: Whether the engine's prefill kernel also takes decodes, by head size and KV data type.
@@ -142,6 +144,19 @@ class ShardedAttention(ShardedMixer):
     def qkv_width(self) -> int:
         """Return the outputs of the projection to queries, keys and values on this rank."""
         return self.query_width + self.kv_width
+
+    def token_calls(self, tokens: Num, graph: bool) -> list[OperatorCall]:
+        """Return the operators of every token.
+
+        Where a norm runs over all heads, tensor ranks add up the squares of their heads in one all-reduce for queries
+        and keys (vLLM, MiniMaxText01RMSNormTP.forward_qk). It divides the work between the two sums of a layer and adds
+        none, so the ranks do not wait for each other any longer in total.
+        """
+        calls = ShardedMixer.token_calls(self, tokens, graph)
+        if self.part.qk_norm_over_heads and self.shard.tp > 1:
+            squares = Collective("all_reduce", tokens * NORM_SQUARES_BYTES, self.shard.tp, graph)
+            calls.append(OperatorCall("qk_norm_all_reduce", "collective", self.count, squares, skewed=False))
+        return calls
 
     def projection_calls(self, tokens: Num) -> list[OperatorCall]:
         """Return the projections, rotation and cache write, with the model's query-key norm and output gate."""

@@ -33,6 +33,7 @@ class OperatorCall:
     fused_rows: int = 0  # up to this many rows the kernel before it does its work
     kernels: int = 1  # kernel launches of one execution outside CUDA graphs
     quantised_before: bool = False  # the preceding kernel quantises the input of this matrix product
+    skewed: bool = True  # ranks wait for each other before a collective; False: the next one of the layer includes it
     layers: LayerGroup | None = None  # the layers that run it; None: it runs before or after all layers
 
 

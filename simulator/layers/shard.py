@@ -23,6 +23,7 @@ class Shard:
     kv_dtype: str
     sampling: str = "random"  # or "top_p", "greedy"
     mxfp8_activations: bool = False  # whether MXFP4 weights are multiplied with 8-bit activations; otherwise 16 bit
+    marlin_experts: bool = False  # whether Marlin's kernels compute MXFP4 experts
     shared_overlap_tokens: int = 0  # up to this many tokens, shared experts run in parallel with the routed ones
     sorts_logits: bool = False  # whether the engine samples top_p from sorted logits
     queries: int = 1  # tokens that each decode brings into a step
@@ -43,6 +44,7 @@ class Shard:
             resolved.kv_dtype,
             resolved.sampling,
             engine.mxfp8_activations and "fp4" in unit.peak_flops,
+            engine.marlin_experts,
             engine.shared_experts_beside_tokens,
             resolved.sampling == "top_p" and engine.top_p_by_sort,
             resolved.queries,
@@ -136,12 +138,25 @@ class Shard:
         return -(-self.model.vocab_size // self.tp)
 
     @property
+    def unpacks_mxfp4(self) -> bool:
+        """Return whether Marlin's kernels unpack experts in MXFP4 to 16 bit."""
+        stored = self.model.weight_format(self.weight_dtype)
+        stores_mxfp4 = stored.part_dtype("experts") == "fp4" and stored.bytes_per_weight == MXFP4_BYTES
+        return self.marlin_experts and stores_mxfp4
+
+    @property
     def plain_dtype(self) -> str:
         """Return the data type of weights that no format quantises: output projection and router."""
         return "fp32" if self.weight_dtype == "fp32" else "bf16"
 
     def dtype(self, part: Part) -> str:
-        """Return the data type of a part's matrix products, as the operator vocabulary names it."""
+        """Return the data type of a part's matrix products, as the operator vocabulary names it.
+
+        Experts in MXFP4 that Marlin's kernels compute have the type int4: one kernel unpacks either format, and the
+        tables time it for int4 checkpoints.
+        """
+        if part == "experts" and self.unpacks_mxfp4:
+            return "int4"
         stored = self.model.weight_format(self.weight_dtype)
         name = stored.part_dtype(part).replace("fp16", "bf16")  # equally fast, and the type that the tables hold
         if name == "fp4" and stored.bytes_per_weight == MXFP4_BYTES:

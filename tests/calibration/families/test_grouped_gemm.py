@@ -56,6 +56,15 @@ def test_an_unseen_architecture_takes_its_nearest_neighbours_share() -> None:
     assert float(model.cost(replace(OP, n_experts=16, experts_per_token=1), H100)[1]) == 2.0  # far: transferred
 
 
+def test_no_unseen_architecture_is_faster_than_the_fastest_measured_one() -> None:
+    large = rows_at(0.5)
+    model = GroupedGemmModel.fit(large, H100)
+    tiny = replace(OP, tokens=np.array([1.0, 4096.0]), hidden_size=512, intermediate_size=64)
+    seconds = model.cost(tiny, H100)[0]
+    assert seconds[0] == pytest.approx(large.seconds.min())
+    assert float(roofline_s(tiny, H100)[0]) / 0.5 < 0.1 * large.seconds.min()  # what ratios alone would say
+
+
 @pytest.mark.parametrize(
     ("dtype", "hidden_size", "utilisation"),
     [("fp8", 4096, 0.1), ("fp8_block", 4096, 0.5), ("fp8", 2048, 0.3), ("fp8_block", 2048, 0.3), ("fp8", 1024, 0.4)],

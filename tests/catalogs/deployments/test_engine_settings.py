@@ -76,6 +76,13 @@ def test_cuda_graphs_follow_the_settings() -> None:
     assert more.max_graph_tokens == 1024
 
 
+def test_marlin_experts_are_priced() -> None:
+    marlin = engine_of(hardware="h100x2", moe_backend="marlin")
+    assert marlin.engine.marlin_experts
+    assert not [n for n in marlin.settings.notices if "is recorded" in n]
+    assert not engine_of(hardware="h100x2", moe_backend="triton").engine.marlin_experts
+
+
 def test_kernels_that_are_not_priced_are_stated() -> None:
     notices = engine_of(moe_backend="cutlass", attention_backend="fa3").notices
     assert len([n for n in notices if "is recorded: steps are priced" in n]) == 2
