@@ -52,6 +52,10 @@ class HostTimes:
     request_s: Annotated[PositiveFloat, Field(alias="request_ms"), times(_MILLI)] = 0.0
     #: Tokenisation, one prompt at a time.
     request_s_per_input_token: Annotated[PositiveFloat, Field(alias="request_us_per_input_token"), times(_MICRO)] = 0.0
+    #: The same for prompts of random tokens; 0: as for text.
+    request_s_per_random_token: Annotated[
+        NonNegativeFloat, Field(alias="request_us_per_random_token"), times(_MICRO)
+    ] = 0.0
     #: From the end of a step to the client, without the work per token.
     output_s: Annotated[PositiveFloat, Field(alias="output_ms"), times(_MILLI)] = 0.0
     #: The part of request_s that occupies the API process.
