@@ -30,6 +30,9 @@ KV_CHOICES: Final = ("fp8", "bf16")
 #: Experts in MXFP4 take 8-bit inputs (vllm/envs.py).
 MXFP8_VARIABLE: Final = "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8"
 
+#: What versions without --moe-backend read instead of its value marlin, for experts in MXFP4.
+MARLIN_VARIABLE: Final = "VLLM_MXFP4_USE_MARLIN"
+
 #: Layers of each pipeline stage (vllm/envs.py).
 STAGES_VARIABLE: Final = "VLLM_PP_LAYER_PARTITION"
 

@@ -12,7 +12,7 @@ from catalogs.launch.reading.lines import LaunchLine
 from catalogs.launch.reading.notes import Note
 from catalogs.launch.reading.reading import OTHER_KERNELS, Reading, choice, merged, named_file
 from catalogs.launch.reading.words import GivenFlag
-from catalogs.launch.vllm import MXFP8_VARIABLE, STAGES_VARIABLE
+from catalogs.launch.vllm import MARLIN_VARIABLE, MXFP8_VARIABLE, STAGES_VARIABLE
 from catalogs.models.spec import ModelSpec
 from catalogs.units import GIB
 
@@ -345,6 +345,8 @@ def _variables(reading: Reading) -> None:
     if environment.get(MXFP8_VARIABLE) in ("0", "1"):
         value = "mxfp8" if environment[MXFP8_VARIABLE] == "1" else "bf16"
         reading.state_by_variable("activation_dtype", value, MXFP8_VARIABLE)
+    if environment.get(MARLIN_VARIABLE) == "1" and "moe_backend" not in reading.keys:
+        reading.state_by_variable("moe_backend", "marlin", MARLIN_VARIABLE)
     if environment.get("VLLM_USE_V1") == "0":
         reading.version = "0.6"
         reading.note("read", "VLLM_USE_V1=0", "the V0 engine")

@@ -56,6 +56,11 @@ LINES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "b200x1",
         {"activation_dtype": "mxfp8", "kv_dtype": "fp8", "async_scheduling": True, "max_cudagraph_capture_size": 2048},
     ),
+    "experts by a variable": (
+        f"VLLM_MXFP4_USE_MARLIN=1 vllm serve {OSS} --max-cudagraph-capture-size 2048",
+        "h200x1",
+        {"moe_backend": "marlin", "max_cudagraph_capture_size": 2048},
+    ),
     "passes": (
         f"""vllm serve {OSS} -tp 2 --compilation_config '{{"pass_config": {{"fuse_allreduce_rms": true}},
         "cudagraph_mode": "FULL_DECODE_ONLY"}}'""",
