@@ -64,12 +64,18 @@ class HostTimes:
     collective_skew_s: Annotated[NonNegativeFloat, Field(alias="collective_skew_us"), times(_MICRO)] = 0.0
     #: Per kernel outside CUDA graphs, on GPUs; 0: hidden by the device.
     kernel_launch_s: Annotated[NonNegativeFloat, Field(alias="kernel_launch_us"), times(_MICRO)] = 0.0
+    #: The same in models with latent attention, whose layers launch more than is counted; 0: as in all models.
+    latent_launch_s: Annotated[NonNegativeFloat, Field(alias="latent_launch_us"), times(_MICRO)] = 0.0
     #: N-gram drafting: search for the last tokens, per sequence.
     ngram_s_per_sequence: Annotated[NonNegativeFloat, Field(alias="ngram_us_per_sequence"), times(_MICRO)] = 0.0
     #: N-gram drafting: per token of the sequence.
     ngram_s_per_token: Annotated[NonNegativeFloat, Field(alias="ngram_ns_per_token"), times(_NANO)] = 0.0
     source: str = ""
     measured: bool = False  # measured on this machine, by a probe of the engine
+
+    def launch_s(self, latent: bool) -> float:
+        """Return the host seconds per kernel outside CUDA graphs, of a model with or without latent attention."""
+        return self.latent_launch_s or self.kernel_launch_s if latent else self.kernel_launch_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from calibration.operators.cost import CostSource
 from catalogs.arrays import FloatArray, IntArray
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.engines.profile import EngineProfile
+from catalogs.models.mixers import MlaAttention
 from simulator.costs.interpolation import MultilinearTable, spaced
 from simulator.costs.partition import BatchPartition, BatchRows, EncodedPrompts, RankCountArrays
 from simulator.costs.pricing import N_CHANNELS, N_CLASSES, Pricer
@@ -119,7 +120,8 @@ class StepTables:
         top = max(resolved.limits.max_num_batched_tokens, resolved.limits.max_num_seqs)
         sizes, dp = captured(resolved), shard.exchange_ranks
         # Launches on a CPU are negligible.
-        launch_s = resolved.engine.host.kernel_launch_s if resolved.hardware.accelerator.kind == "gpu" else 0.0
+        latent = any(isinstance(group.mixer, MlaAttention) for group in shard.model.groups)
+        launch_s = resolved.engine.host.launch_s(latent) if resolved.hardware.accelerator.kind == "gpu" else 0.0
         launches, decode_launches = (lines.launches, lines.decode_launches) if launch_s else (0, 0)
         return cls(
             resolved,

@@ -32,6 +32,18 @@ def cost(resolved: ResolvedDeployment, launch_s: float | None = None) -> StepCos
     return compile_step_cost(resolved, load_bundle(resolved.hardware.accelerator))
 
 
+def test_a_launch_time_of_latent_attention_replaces_the_general_one_there_only() -> None:
+    def cycle_s(model: str, **host: float) -> float:
+        resolved = made("trtllm", model=model, hardware="h200x8", tensor_parallel=8)
+        terms = replace(resolved.engine.host, kernel_launch_s=1.0, **host)
+        resolved = replace(resolved, engine=replace(resolved.engine, host=terms))
+        return cost(resolved).cycle_s(prompt(16)) / step_launches(Shard.of(resolved))
+
+    assert cycle_s("deepseek-v3", latent_launch_s=2.0) == pytest.approx(2.0, rel=1e-3)
+    assert cycle_s("deepseek-v3", latent_launch_s=0.0) == pytest.approx(1.0, rel=1e-3)
+    assert cycle_s("llama3.1-70b", latent_launch_s=2.0) == pytest.approx(1.0, rel=1e-3)
+
+
 def prompt(tokens: int) -> BatchShape:
     return BatchShape(tokens, tokens * tokens / 2, 1, 0, 0, 0, 1)
 
