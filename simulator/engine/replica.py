@@ -151,8 +151,8 @@ class Replica:
             self.step_loops[0].on_arrival()
 
     def wake_idle(self) -> None:
-        """Wake an idle loop if a request is waiting."""
-        if self.scheduler.n_waiting:
+        """Wake an idle loop if there may be something to do for it."""
+        if self.scheduler.feeds_idle_batches:
             for loop in self.step_loops:
                 if loop.idle:
                     loop.wake()

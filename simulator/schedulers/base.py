@@ -117,6 +117,11 @@ class Scheduler(ABC):
     def n_waiting(self) -> int:
         """Return the number of waiting requests."""
 
+    @property
+    def feeds_idle_batches(self) -> bool:
+        """Return whether an idle batch in flight of the same engine may find something to do."""
+        return self.n_waiting > 0
+
     @abstractmethod
     def running_requests(self) -> list[Request]:
         """Return the requests with a seat, in order of service, for the check of invariants."""

@@ -11,6 +11,11 @@ in the decode step after the one that made it smaller.
 
 With `receiving` set, the engine reads arrived requests only every few decode steps (SchedulerRecvSkipper), after every
 step of prompts, and at once when there is nothing to run.
+
+The stages of a pipeline run one micro-batch each (managers/scheduler_pp_mixin.py, event_loop_pp), without the overlap
+schedule. Every micro-batch has its own running requests, its own mark that it is full, and an even share of the seats.
+The queue, new_token_ratio, the count of steps between reads and the one prompt that is cut are those of the engine: the
+next micro-batch continues the prompt while its last part is still in a later stage.
 """
 
 from __future__ import annotations
@@ -46,6 +51,7 @@ class Sglang(ContinuousBatching):
 
     mixes_phases = False
     takes_over = True
+    pipelines = True
 
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)
@@ -54,17 +60,30 @@ class Sglang(ContinuousBatching):
         self._longest = min(rules.max_model_len, rules.kv_blocks * rules.block_size)
         self._full = False  # no prefill until the running batch gets smaller
         self._left = 0  # requests that left the running batch and still count in it
-        self._ratio_from = INIT_RATIO  # new_token_ratio when last set; _decays counts the decode steps since
-        self._decays = 0
+        self._ratio = NewTokenRatio()
+        self._batches: list[Sglang] = [self]  # the schedulers of all batches in flight
         self._promised = 0.0  # tokens that running requests and those of this batch may still take
         self._interval = ReceiveInterval(rules.receiving) if rules.receiving else None  # None: reads before every step
         self._unread: deque[Request] = deque()  # arrived requests that the engine has not read
         self._prefilled = False  # whether the last step was a prefill
 
+    def share(self, first: ContinuousBatching) -> None:
+        """Schedule a further batch of the engine of another scheduler."""
+        super().share(first)
+        assert isinstance(first, Sglang)
+        self._ratio, self._interval, self._unread = first._ratio, first._interval, first._unread
+        self._batches = first._batches
+        self._batches.append(self)
+
     @property
     def new_token_ratio(self) -> float:
         """Return the share of the declared remaining output that admission keeps free."""
-        return max(self._ratio_from - DECAY * self._decays, MIN_RATIO) if self._decays else self._ratio_from
+        return self._ratio.value
+
+    @property
+    def _engine_runs(self) -> bool:
+        """Return whether a request has a seat, in any batch in flight."""
+        return any(batch._running for batch in self._batches)
 
     def schedule(self) -> Batch | None:
         """Return the batch of the next step, or None if nothing can run."""
@@ -78,8 +97,8 @@ class Sglang(ContinuousBatching):
         if batch is None and interval is not None and self._unread:
             self._read_arrivals(interval)
             batch = self._next_batch()
-        if batch is None and not self._running and not self._waiting:
-            self._ratio_from, self._decays = INIT_RATIO, 0  # as SGLang when idle
+        if batch is None and not self._waiting and not self._engine_runs:
+            self._ratio.set(INIT_RATIO)  # as SGLang when idle
         self._prefilled = batch is not None and batch.prefill_tokens > 0
         return batch
 
@@ -104,6 +123,8 @@ class Sglang(ContinuousBatching):
         interval.restart(len(self._running) + len(self._waiting))
 
     def _prefill_batch(self) -> Batch | None:
+        if len(self._batches) > 1 and self._others_hold_the_cut_prompt():
+            return None
         partial = self._partial
         if partial is None and (self._full or not self._waiting):
             return None
@@ -112,10 +133,15 @@ class Sglang(ContinuousBatching):
         batch = Batch()
         budget = self.rules.max_num_batched_tokens
         if self._by_prefix and 1 < len(self._waiting) <= MOST_SORTED:
-            self._waiting = deque(sorted(self._waiting, key=lambda request: -self._hits(request)[3]))
+            ranked = sorted(self._waiting, key=lambda request: -self._hits(request)[3])
+            self._waiting.clear()
+            self._waiting.extend(ranked)
         if partial is not None:
             tokens = self._cut(partial.known_tokens - partial.computed_tokens, budget)
-            self.kv.take(max(0, self._chunk_blocks(partial, tokens)))
+            blocks = max(0, self._chunk_blocks(partial, tokens))
+            if blocks > self.kv.available:
+                return None  # decodes of other batches in flight took the blocks; they will release them
+            self.kv.take(blocks)
             self._prefill(batch, partial, tokens)
             budget -= self._charge(partial, tokens)
         while self._waiting and budget > 0 and self._partial is None and not self._waiting[0].brought_tokens:
@@ -124,6 +150,20 @@ class Sglang(ContinuousBatching):
                 break
             budget -= tokens
         return batch if batch.prefill_tokens else None
+
+    def _others_hold_the_cut_prompt(self) -> bool:
+        """Take over the prompt that another batch in flight has cut; return whether that fails for want of a seat."""
+        owner = next((batch for batch in self._batches if batch._partial is not None), self)
+        if owner is self:
+            return False
+        if len(self._running) + self._left >= self.rules.max_num_seqs:
+            return True
+        prompt = owner._partial
+        assert prompt is not None
+        del owner._running[prompt]
+        owner._partial, self._partial = None, prompt
+        self._running[prompt] = None
+        return False
 
     def _cut(self, tokens: int, budget: int) -> int:
         """Return the next chunk of a prompt: if it exceeds the budget, it is split at a page."""
@@ -152,7 +192,7 @@ class Sglang(ContinuousBatching):
         hits = _, _, queued, hit_tokens = self._hits(request)
         rest = request.known_tokens - hit_tokens
         free_tokens = (self.kv.available - queued) * self._size - self._promised
-        if self._running and rest + min(self._left_of(request), CLIP_TOKENS) + self._size >= free_tokens:
+        if self._engine_runs and rest + min(self._left_of(request), CLIP_TOKENS) + self._size >= free_tokens:
             self._full = True
             return 0
         tokens = self._cut(rest, budget)
@@ -173,15 +213,16 @@ class Sglang(ContinuousBatching):
         if not decodes.n:
             return self._take_over(Batch())
         if decodes.blocks_next() > self.kv.available:
-            while decodes.blocks_next() > self.kv.available and decodes.n > 1:
+            least = int(not any(batch._running for batch in self._batches if batch is not self))
+            while decodes.blocks_next() > self.kv.available and decodes.n > least:
                 self._preempt()
-            if decodes.blocks_next() > self.kv.available:
+            if decodes.blocks_next() > self.kv.available or not decodes.n:
                 self._full = True
                 return None  # until a request with its last token in flight frees its blocks
             self._estimate_ratio()
             self._full = False
         else:
-            self._decays += 1
+            self._ratio.decay(1)
         batch = self._decode_step()
         if self._waiting and self._waiting[0].brought_tokens and not self._full:
             self._promised = self.new_token_ratio * sum(min(self._left_of(r), CLIP_TOKENS) for r in self._running)
@@ -232,7 +273,7 @@ class Sglang(ContinuousBatching):
         decoding = [r for r in self._running if r.computed_tokens < 0]
         made = sum(self.computed_tokens(r) - r.input_tokens + 1 for r in decoding)
         declared = made + sum(map(self._left_of, decoding))
-        self._ratio_from, self._decays = min(1.0, (made + RETRACT_STEPS * len(decoding)) / (declared + 1)), 0
+        self._ratio.set(min(1.0, (made + RETRACT_STEPS * len(decoding)) / (declared + 1)))
 
     def release(self, request: Request) -> None:
         """Free the seat and the blocks of a request."""
@@ -257,7 +298,7 @@ class Sglang(ContinuousBatching):
     def skip(self, rounds: int) -> None:
         """Schedule `rounds` rounds of the same decodes at once."""
         super().skip(rounds)
-        self._decays += rounds
+        self._ratio.decay(rounds)
         if self._interval is not None:
             self._interval.skip(rounds, len(self._running) + len(self._waiting))
         if rounds and self._left:
@@ -267,6 +308,11 @@ class Sglang(ContinuousBatching):
     def n_waiting(self) -> int:
         """Return the number of waiting requests, unread ones included."""
         return len(self._waiting) + len(self._unread)
+
+    @property
+    def feeds_idle_batches(self) -> bool:
+        """Return whether a request waits or a prompt is cut."""
+        return self.n_waiting > 0 or any(batch._partial is not None for batch in self._batches)
 
     def waiting_requests(self) -> list[Request]:
         """Return the waiting requests, unread ones included."""
@@ -368,6 +414,26 @@ class SglangEncoder(ContinuousBatching):
     def blocked(self) -> bool:
         """Return whether no request waits: a pass takes the first of them, whatever else the server holds."""
         return not self._waiting
+
+
+class NewTokenRatio:
+    """The share of the declared remaining output that admission keeps free; it falls with every decode step."""
+
+    def __init__(self) -> None:
+        self.set(INIT_RATIO)
+
+    @property
+    def value(self) -> float:
+        """Return the share now."""
+        return max(self._start - DECAY * self._steps, MIN_RATIO) if self._steps else self._start
+
+    def set(self, value: float) -> None:
+        """Start again from a value, which may lie below the least that the share falls to."""
+        self._start, self._steps = value, 0
+
+    def decay(self, steps: int) -> None:
+        """Count `steps` decode steps."""
+        self._steps += steps
 
 
 class ReceiveInterval:
