@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from launch_facts import flags, unlike
 
 from calibration.accuracy.stated_error import family_of, waiting_share
 from catalogs.deployments.schema import load_deployment
@@ -37,6 +38,7 @@ from simulator.cluster.simulate import simulate
 #: Settings of the run are not published and were chosen by its figures: an error there says nothing about simulation.
 INFERRED = "inferred from the figures"
 FOLDS = 10  # parts of the tables of which each is predicted from the others
+LAUNCHED = ("sglang", "trtllm")  # engines whose launch scripts were read
 SOURCES = {
     "closed loop": "InferenceX closed-loop points",
     "steady state": "ML.ENERGY steady-state points (vLLM 0.11.1)",
@@ -93,11 +95,16 @@ def simulated(deployment: Path, workload: Path) -> Run:
 
 def tables(score: ModuleType, data: Path, refused: list[str]) -> Iterator[Compared]:
     """Every point of the two tables whose settings are known, of points that are one run the first; points that cannot
-    run go to `refused`, by name."""
+    run go to `refused`, by name. Points of SGLang and TensorRT-LLM have the flags of their launch scripts; those of
+    cold servers and with drafts are left out (`launch_facts`)."""
     for part in SOURCES:
         for row, (name, deployment, workload, want) in points(score, data, part):
             if row.get("same_run_as") or row.get("settings_from") == INFERRED:
                 continue
+            if row.get("backend") in LAUNCHED:
+                if unlike(row):
+                    continue
+                deployment |= flags(row)
             try:
                 with written(deployment, workload) as files:
                     done = simulated(*files)
