@@ -106,9 +106,11 @@ def _transfers() -> list[str]:
 
 
 def _defaults() -> list[str]:
+    rows = [*DEFAULTS.items()] + [(f"{f}, prompts", d.prompts) for f, d in DEFAULTS.items()]
     lines = [
         f"| {f} | {percent(d.efficiency)} | {d.floor_s * 1e6:g} us | {percent(d.expected_error)} |"
-        for f, d in DEFAULTS.items()
+        for f, d in rows
+        if d is not None
     ]
     head = ["", "## Uncalibrated: roofline over a stated efficiency", ""]
     return [*head, "| family | efficiency | least time | stated error |", "|---|---:|---:|---:|", *lines]
