@@ -24,7 +24,7 @@ from calibration.families.uncalibrated import DEFAULTS, UncalibratedModel
 from calibration.operators.cost import ROOFLINE, Cost
 from calibration.operators.operators import Collective, Gemm, Operator
 from calibration.operators.roofline import compute_s, memory_s
-from calibration.power.model import PowerModel, group_of, load_power
+from calibration.power.model import PowerModel, load_power
 from catalogs.engines.profile import EngineProfile
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.specs import Accelerator
@@ -69,7 +69,7 @@ class Bundle:
         busy = np.maximum(seconds, 1e-12)
         arithmetic = compute_s(op, self.accelerator) / busy
         memory = memory_s(op, self.accelerator) / busy
-        return Cost(seconds, self.power.watts(group_of(op), arithmetic, memory, self.accelerator), origin)
+        return Cost(seconds, self.power.operator_w(op, arithmetic, memory, self.accelerator), origin)
 
     def relative_error(self, family: str) -> float:
         """Return the held-out median |relative error| of a family, or the stated default where it is uncalibrated.
