@@ -13,6 +13,7 @@ import numpy as np
 
 from calibration.bundles.files import ARRAYS_NAME, JSON_NAME, BundleFacts, Release, read_bundle
 from calibration.bundles.releases import joined, minor, nearest_release, releases_in
+from calibration.bundles.transfer import same_chip, stand_ins, transferred_cost
 from calibration.families.base import FamilyModel
 from calibration.families.collective import CollectiveModel
 from calibration.families.decode_attention import DecodeAttentionModel
@@ -27,6 +28,7 @@ from calibration.operators.roofline import compute_s, memory_s
 from calibration.power.model import PowerModel, load_power
 from catalogs.engines.profile import EngineProfile
 from catalogs.errors import InputError, nearest_name
+from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Accelerator
 from catalogs.io import yaml_files
 from catalogs.ui.words import percent
@@ -44,6 +46,7 @@ class Bundle:
 
     Attributes:
         transferred: Whether the models were fitted on another accelerator; every origin is then 2.
+        measured_on: The accelerator of the tables if it is another board of the same chip; None otherwise.
         shipped: Whether the bundle comes from the package, not from the user.
         lent: The release that lends the tables of a family, by family, where the bundle's own release was not timed, or
             where the engine runs the kernels of that release.
@@ -59,11 +62,15 @@ class Bundle:
     transferred: bool = False
     shipped: bool = False
     lent: Mapping[str, str] = field(default_factory=dict)
+    measured_on: Accelerator | None = None
 
     def cost(self, op: Operator) -> Cost:
         """Return the seconds, watts and origin of an operator, in its broadcast shape."""
-        model = self.models.get(op.family) or UncalibratedModel(op.family)
-        seconds, origin = model.cost(op, self.accelerator)
+        model = self.models.get(op.family)
+        if model is None or self.measured_on is None:
+            seconds, origin = (model or UncalibratedModel(op.family)).cost(op, self.accelerator)
+        else:
+            seconds, origin = transferred_cost(model, op, self.measured_on, self.accelerator)
         if self.transferred:
             origin = np.full(np.shape(origin), ROOFLINE)
         busy = np.maximum(seconds, 1e-12)
@@ -206,7 +213,7 @@ def load_bundle(accelerator: Accelerator, path: Path | None = None, engine: Engi
     Raises:
         InputError: A bundle is damaged, or belongs to hardware that may not stand in for the accelerator.
     """
-    candidates = _candidates(accelerator)
+    candidates = stand_ins(accelerator)
     if path is not None:
         facts, models = _read(path)
         if facts.hardware not in candidates:
@@ -239,7 +246,7 @@ def calibration_source(accelerator: Accelerator) -> str | None:
 
 def _stored(accelerator: Accelerator) -> tuple[Path, str | None] | None:
     """Return the folder of the best bundle of an accelerator, and the notice of its transfer; None without a bundle."""
-    for name, rule in _candidates(accelerator).items():
+    for name, rule in stand_ins(accelerator).items():
         for folder in (user_folder(), shipped_folder()):
             if (folder / name / JSON_NAME).is_file():
                 return folder / name, rule
@@ -295,18 +302,6 @@ def _with_shipped(own: Bundle, name: str, rule: str | None, engine: EngineProfil
     return replace(own, models={**shipped.models, **models}, errors=errors, notices=notices)
 
 
-def _candidates(accelerator: Accelerator) -> dict[str, str | None]:
-    """Return the notice of the transfer by bundle name, best first; it is None for the accelerator's own bundle."""
-    name, parent = accelerator.name, accelerator.name.split(":")[0]
-    rule = "transferred: utilisation measured on {} applied to the roofline of " + name
-    found: dict[str, str | None] = {name: None}
-    if parent != name:
-        found[parent] = f"{rule.format(parent)} (MIG slice)"
-    if accelerator.calibrated_like:
-        found.setdefault(accelerator.calibrated_like, rule.format(accelerator.calibrated_like))
-    return found
-
-
 def _read(path: Path) -> tuple[BundleFacts, Mapping[str, FamilyModel]]:
     """Return the facts and models of a bundle, which are read again only after either file has changed."""
     folder = path if path.is_dir() else path.parent
@@ -346,4 +341,6 @@ def _assemble(
         "held_out": {f: [e.model_dump() for e in r.held_out] for f, r in facts.families.items()},
     }
     name = f"{facts.hardware} {facts.engine} {facts.engine_version}".strip()
-    return Bundle(name, accelerator, models, load_power(), provenance, notices, errors, rule is not None)
+    found = Bundle(name, accelerator, models, load_power(), provenance, notices, errors, rule is not None)
+    own = accelerator if rule is None else parse_hardware(facts.hardware).accelerator
+    return replace(found, measured_on=own) if own.name != accelerator.name and same_chip(own, accelerator) else found
