@@ -17,12 +17,13 @@ from calibration.families.base import FamilyModel
 from calibration.families.collective import CollectiveModel
 from calibration.families.decode_attention import DecodeAttentionModel
 from calibration.families.gemm import GemmModel
+from calibration.families.grouped_gemm import GroupedGemmModel
 from calibration.families.noncausal_attention import NonCausalAttentionModel
 from calibration.families.prefill_attention import PrefillAttentionModel
 from calibration.families.registry import FAMILIES
 from calibration.families.uncalibrated import DEFAULTS, UncalibratedModel
 from calibration.operators.cost import ROOFLINE, Cost
-from calibration.operators.operators import Collective, Gemm, Operator
+from calibration.operators.operators import Collective, Gemm, GroupedGemm, Operator
 from calibration.operators.roofline import compute_s, memory_s
 from calibration.power.model import PowerModel, group_of, load_power
 from catalogs.engines.profile import EngineProfile
@@ -36,6 +37,11 @@ USUAL_LAG: Final = 9
 
 #: Median relative error on unseen shapes above which a user's own measurements get a notice.
 LARGE_ERROR: Final = 0.25
+
+PADDED_NOTICE: Final = (
+    "experts: the engine's kernel for block-scaled FP8 was not timed; "
+    "the rows of padded blocks are added from the roofline"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +153,8 @@ class Bundle:
                 line = model.notice(op, self.accelerator)
             elif isinstance(model, CollectiveModel) and isinstance(op, Collective):
                 line = model.notice(op)
+            elif isinstance(op, GroupedGemm) and op.block_rows:
+                line = PADDED_NOTICE
             if line and line not in found:
                 found.append(line)
         engine, version = (str(self.provenance.get(key)) for key in ("engine", "engine_version"))
@@ -259,7 +267,7 @@ def _of_engine(found: Bundle, folder: Path, rule: str | None, engine: EngineProf
         return replace(found, notices=[*found.notices, note])
     if nearest == own:
         experts = Release(own.engine, engine.experts_release or own.version)
-        return _with_experts(found, experts, releases[experts]) if experts in releases else found
+        return _with_experts(found, experts, releases[experts], engine) if experts in releases else found
     release = _assemble(found.accelerator, *_read(known[nearest]), rule)
     models = joined(release.models, found.models)
     lent = {f: str(own) for f in found.models if f not in release.models}
@@ -267,10 +275,18 @@ def _of_engine(found: Bundle, folder: Path, rule: str | None, engine: EngineProf
     return replace(release, models=models, errors=errors, shipped=True, lent=lent)
 
 
-def _with_experts(found: Bundle, release: Release, folder: Path) -> Bundle:
-    """Return a bundle with the experts of another release of the same engine."""
+def _with_experts(found: Bundle, release: Release, folder: Path, engine: EngineProfile) -> Bundle:
+    """Return a bundle with the experts of another release of the same engine.
+
+    If the engine computes block-scaled experts in padded blocks, neither release has its kernel. The newer one streams
+    weights at the rate of the memory, where the older one is slowed down by tiles of 64 rows (Triton on Blackwell), so
+    it prices the weights, and `padding_s` the rest.
+    """
     older = _assemble(found.accelerator, *_read(folder), None)
     models = joined(older.models, found.models)
+    experts, newer = models["moe"], found.models["moe"]
+    if engine.expert_block_rows and isinstance(experts, GroupedGemmModel) and isinstance(newer, GroupedGemmModel):
+        models["moe"] = replace(experts, streaming=newer)
     lent = dict.fromkeys(older.models, str(release))
     return replace(found, models=models, errors={**found.errors, **older.errors}, lent=lent)
 

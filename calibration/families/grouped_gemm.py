@@ -30,7 +30,7 @@ from calibration.families.curve import isotonic, origin_at
 from calibration.families.grid import by
 from calibration.operators.cost import INTERPOLATED, ROOFLINE, broadcast
 from calibration.operators.operators import GroupedGemm
-from calibration.operators.roofline import compute_dtype, roofline_s
+from calibration.operators.roofline import compute_dtype, padding_s, roofline_s
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
 
@@ -83,6 +83,8 @@ class GroupedGemmModel:
     tokens: FloatArray  # the common token grid, ascending
     log_ratio: npt.NDArray[np.float64]  # (keys, tokens); NaN where not measured
     meta: dict[str, Any] = field(default_factory=dict)
+    #: The model that prices the weights of experts in padded blocks; None: this one does.
+    streaming: GroupedGemmModel | None = None
     family: str = field(default="moe", init=False)
     _row: dict[Key, int] = field(init=False, repr=False)
     _features: npt.NDArray[np.float64] = field(init=False, repr=False)
@@ -94,8 +96,11 @@ class GroupedGemmModel:
     def cost(self, op: GroupedGemm, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
         """Return (seconds, origin) in the shape of the tokens; sizes and counts are scalars.
 
-        More tokens never take less time.
+        More tokens never take less time. Rows that hold no token (`padding_s`) are added to the measured time.
         """
+        if op.block_rows:
+            seconds, origin = (self.streaming or self).cost(replace(op, block_rows=0), accelerator)
+            return seconds + padding_s(op, accelerator), origin
         (tokens,) = broadcast(op.tokens)
         sizes = [int(getattr(op, name)) for name in Key._fields[1:]]
         candidates = [Key(dtype, *sizes) for dtype in STANDS_FOR.get(op.dtype, (op.dtype,))]
@@ -163,7 +168,7 @@ class GroupedGemmModel:
         curves = np.full((len(self.keys) + len(lent), len(tokens)), np.nan)
         curves[: len(self.keys), np.searchsorted(tokens, self.tokens)] = self.log_ratio
         curves[len(self.keys) :, np.searchsorted(tokens, lender.tokens)] = lender.log_ratio[lent]
-        return GroupedGemmModel([*self.keys, *(lender.keys[i] for i in lent)], tokens, curves, self.meta)
+        return replace(self, keys=[*self.keys, *(lender.keys[i] for i in lent)], tokens=tokens, log_ratio=curves)
 
     def to_parts(self) -> Parts:
         """Return readable facts and arrays that `from_parts` reads."""

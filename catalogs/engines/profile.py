@@ -269,6 +269,9 @@ class EngineProfile:
     operator_tables: str = "vllm"
     #: The release of those tables with the kernels of experts that this version runs; None: that of all other tables.
     experts_release: str | None = None
+    #: Rows of the blocks in which experts with block-scaled FP8 weights are computed, by architecture of a card with
+    #: HBM; rows that hold no token are computed too (calibration/operators/roofline.py). {}: only rows of tokens.
+    expert_block_rows: dict[str, PositiveInt] = field(default_factory=dict)
     notice: str = ""  # shown with every result of this profile
     cpu_block_size_tokens: PositiveInt | None = None  # block size on CPUs; None: the same profile on CPUs
 

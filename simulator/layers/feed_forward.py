@@ -143,7 +143,8 @@ class ShardedMoe(ShardedFeedForward):
         """
         m, shard, dtype = self.part, self.shard, self.shard.dtype("experts")
         hidden = m.expert_hidden_size or self._hidden
-        op = GroupedGemm(tokens, hidden, self.expert_width, m.n_experts, m.experts_per_token, shard.expert_ranks, dtype)
+        sizes = (hidden, self.expert_width, m.n_experts, m.experts_per_token, shard.expert_ranks)
+        op = GroupedGemm(tokens, *sizes, dtype, shard.expert_block_rows if self._padded(dtype, hidden) else 0)
         kernels = EXPERT_KERNELS + EXPERT_QUANTISE_KERNELS * (dtype in QUANTISED)
         calls = [OperatorCall("experts", "moe", self.count, op, kernels=kernels)]
         if shard.sends_to_experts:
@@ -153,6 +154,16 @@ class ShardedMoe(ShardedFeedForward):
                 exchange = Collective(kind, tokens * (hidden * ACT), shard.exchange_ranks, graph)
                 calls.append(OperatorCall(name, "collective", self.count, exchange, stride=shard.tp))
         return calls
+
+    def _padded(self, dtype: str, hidden: int) -> bool:
+        """Return whether the engine's padding kernel takes these experts.
+
+        It takes block-scaled FP8 of sizes that are whole blocks. Backends that send each token only to the ranks of its
+        experts tell the kernel how many rows each expert has, so that it reserves no others.
+        """
+        block = self.shard.expert_block_rows
+        whole = block and not hidden % block and not self.expert_width % block
+        return bool(dtype == "fp8_block" and whole and not self.shard.sends_to_experts)
 
     def _exchange_calls(self, tokens: Num, hidden: int, graph: bool) -> list[OperatorCall]:
         """Return the exchange of tokens with their experts, on backends that send each token only to those ranks.

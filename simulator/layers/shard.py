@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from calibration.operators.operators import Gemm, Matmul, Num
 from calibration.operators.roofline import MXFP4_BYTES
@@ -11,6 +12,10 @@ from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.hardware.specs import Accelerator
 from catalogs.models.mixers import Part
 from catalogs.models.spec import ModelSpec
+
+#: The least bandwidth of a card with HBM, in bytes per second. DeepGEMM runs on such cards of Hopper and Blackwell, not
+#: on RTX boards and GB10, whose Blackwell is another one (sm_120, sm_121).
+HBM_RATE: Final = 2e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,7 @@ class Shard:
     plain_torch: bool = False  # on a CPU, products take the weights in the layout in which they were loaded
     accelerator: Accelerator | None = None  # None: further queries of a decode do not read the cache again
     stage_layers: tuple[int, ...] = ()  # layers of each pipeline stage; empty: equal stages
+    expert_block_rows: int = 0  # rows of a block in which block-scaled experts are computed, with or without tokens
     stage: int | None = None  # the pipeline stage of the rank; None: the mean over the stages
 
     @classmethod
@@ -50,6 +56,7 @@ class Shard:
             unit.kind == "cpu" and not engine.packs_weights,
             unit,
             resolved.stage_layers,
+            engine.expert_block_rows.get(unit.architecture, 0) if unit.memory_bandwidth_bytes_per_s >= HBM_RATE else 0,
         )
 
     @property

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from calibration.bundles.bundle import load_bundle
+from calibration.operators.operators import GroupedGemm
+from calibration.operators.roofline import padding_s
 from catalogs.deployments.layout import Layout
+from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.models.catalog import list_models, load_model
@@ -64,3 +67,28 @@ def test_mixtral_decodes_rise_with_the_batch() -> None:
     steps = [plant.cost.decode_segment(n, 700 * n, 700)[0] for n in (1, 2, 4, 8, 16, 32, 64, 128)]
     assert (np.diff(steps) > 0).all()
     assert steps[3] < 0.95 * steps[4]  # seven of eight experts
+
+
+@pytest.mark.parametrize(
+    ("change", "want"),
+    [
+        ({}, 128),
+        ({"model": "qwen3-235b-a22b", "hardware": "h100x8"}, 0),  # 16-bit experts run in Triton
+        ({"engine": "vllm"}, 0),
+        ({"hardware": "l40s*8", "model": "qwen3-30b-a3b-fp8"}, 0),  # no DeepGEMM for this architecture
+        ({"data_parallel": 4, "all2all_backend": "deepep_high_throughput"}, 0),  # each rank knows its rows
+    ],
+)
+def test_only_block_scaled_experts_of_old_engines_are_padded(change: dict[str, object], want: int) -> None:
+    fields = {"model": "qwen3-235b-a22b-fp8", "hardware": "h100x4", "engine": "vllm-0.11", "expert_parallel": True}
+    fields = {**fields, "tensor_parallel": 1 if "data_parallel" in change else None, **change}
+    resolved = resolve(Deployment.model_validate({k: v for k, v in fields.items() if v is not None}))
+    experts = [c.op for c in StepCalls(Shard.of(resolved)).group(64.0) if isinstance(c.op, GroupedGemm)]
+    assert {op.block_rows for op in experts} == {want}
+
+
+def test_padding_grows_with_the_experts_on_a_card() -> None:
+    unit = parse_hardware("h100").accelerator
+    times = [float(padding_s(GroupedGemm(8.0, 4096, 1536, 128, 8, n, "fp8_block", 128), unit)) for n in (8, 4, 2, 1)]
+    assert np.all(np.diff(times) > 0.0)
+    assert float(padding_s(GroupedGemm(8.0, 4096, 1536, 128, 8, 1, "fp8_block"), unit)) == 0.0
