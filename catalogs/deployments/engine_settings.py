@@ -66,12 +66,9 @@ class EngineSettings:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Return a notice for each setting that is recorded without an effect on the times of steps."""
-        found = [
-            f"{key} {getattr(self, key)} is recorded: steps are priced with the kernels of the operator tables"
-            for key in _KERNELS
-            if getattr(self, key) is not None
-        ]
+        """Return notices about settings that are recorded without an effect on the times of steps, kernels in one."""
+        kernels = ", ".join(f"{key} {getattr(self, key)}" for key in _KERNELS if getattr(self, key) is not None)
+        found = [f"recorded, not priced: {kernels}; steps take the kernels of the operator tables"] if kernels else []
         if self.cudagraph_mode == "piecewise" and not self.enforce_eager:
             found.append("cudagraph_mode piecewise: the launches of attention outside the graphs are not priced")
         return tuple(found)

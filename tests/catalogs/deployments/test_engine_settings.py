@@ -78,7 +78,9 @@ def test_cuda_graphs_follow_the_settings() -> None:
 
 def test_kernels_that_are_not_priced_are_stated() -> None:
     notices = engine_of(moe_backend="cutlass", attention_backend="fa3").notices
-    assert len([n for n in notices if "is recorded: steps are priced" in n]) == 2
+    (found,) = [n for n in notices if "recorded, not priced" in n]
+    assert found.startswith("recorded, not priced: moe_backend cutlass, attention_backend fa3; steps take the kernels")
+    assert not [n for n in engine_of(enforce_eager=True).notices if "not priced" in n]
 
 
 def test_the_start_command_has_the_flags_of_graphs_and_kernels() -> None:
