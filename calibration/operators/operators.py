@@ -74,6 +74,8 @@ class GroupedGemm:
     dtype: str
     #: Rows to which the kernel pads the rows of each expert, and all rows that it reserves are computed; 0: no padding.
     block_rows: int = field(default=0, metadata=NOT_MEASURED)
+    #: The skew of the router (calibration/operators/expert_loads.py); None: the loads of the public tables.
+    skew: float | None = field(default=None, metadata=NOT_MEASURED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,8 @@ OPERATOR_COLUMNS["mixed_attention"] = tuple(
 
 COMMON_COLUMNS: Final = ("seconds", "source")
 
-OPTIONAL_COLUMNS: Final = ("watts", "kernel", "distribution")
+#: `even_seconds` is the time of experts with the same number of rows each.
+OPTIONAL_COLUMNS: Final = ("watts", "kernel", "distribution", "even_seconds")
 
 
 def check_rows(family: str, rows: pd.DataFrame) -> pd.DataFrame:

@@ -10,10 +10,10 @@ Every count is in numbers, not bytes. `linear_params` are the weights of matrix 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
-from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt
+from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from catalogs.models.mixers import PARTS, Attention, Mixer, Part
 
@@ -47,6 +47,10 @@ class FeedForward(ABC):
     def idle_params(self, hidden: int) -> int:  # noqa: ARG002 - signature of the kinds that route
         """Return the weights that one token does not use: the experts that it is not routed to."""
         return 0
+
+    def with_routing_skew(self, skew: float) -> FeedForward:  # noqa: ARG002 - signature of the kinds that route
+        """Return the block with this skew of its router; a block without a router unchanged."""
+        return self
 
     @property
     @abstractmethod
@@ -111,11 +115,17 @@ class Moe(FeedForward):
     bias: bool = False
     #: The input width of routed experts (latent MoE of Nemotron-3); None: hidden_size.
     expert_hidden_size: PositiveInt | None = None
+    #: The skew of the router (calibration/operators/expert_loads.py): 0 is balanced. None: not known.
+    routing_skew: NonNegativeFloat | None = None
 
     @property
     def words(self) -> str:
         """The block in words, with the number of its experts."""
         return f"mixture of {self.n_experts} experts"
+
+    def with_routing_skew(self, skew: float) -> Moe:
+        """Return the block with this skew of its router."""
+        return replace(self, routing_skew=skew)
 
     @property
     def matrices(self) -> int:

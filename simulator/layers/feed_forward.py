@@ -144,7 +144,8 @@ class ShardedMoe(ShardedFeedForward):
         m, shard, dtype = self.part, self.shard, self.shard.dtype("experts")
         hidden = m.expert_hidden_size or self._hidden
         sizes = (hidden, self.expert_width, m.n_experts, m.experts_per_token, shard.expert_ranks)
-        op = GroupedGemm(tokens, *sizes, dtype, shard.expert_block_rows if self._padded(dtype, hidden) else 0)
+        block = shard.expert_block_rows if self._padded(dtype, hidden) else 0
+        op = GroupedGemm(tokens, *sizes, dtype, block, m.routing_skew)
         kernels = EXPERT_KERNELS + EXPERT_QUANTISE_KERNELS * (dtype in QUANTISED)
         calls = [OperatorCall("experts", "moe", self.count, op, kernels=kernels)]
         if shard.sends_to_experts:

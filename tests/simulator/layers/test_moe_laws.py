@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -11,6 +14,7 @@ from calibration.operators.roofline import padding_s
 from catalogs.deployments.layout import Layout
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
+from catalogs.engines.files import load_engine
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.models.catalog import list_models, load_model
 from catalogs.models.layers import Moe
@@ -33,6 +37,27 @@ def test_experts_never_take_less_time_for_more_tokens(name: str) -> None:
                 for line in StepCalls(Shard(model, layout, dtype, "bf16", mxfp8_activations=True)).group(TOKENS):
                     seconds = bundle.cost(line.op).seconds
                     assert (np.diff(seconds) >= -1e-12).all(), (model.name, dtype, layout)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_balanced_experts_never_take_more_time_than_skewed_ones_nor_less_for_more_tokens(engine: str) -> None:
+    bundle = load_bundle(parse_hardware("h200").accelerator, engine=load_engine(engine))
+    for model in MODELS:
+        for layout in (Layout(), Layout(8), Layout(8, 1, 1, True)):
+            calls = StepCalls(Shard(model, layout, model.weight_dtype, "bf16")).group(TOKENS)
+            experts = next(c.op for c in calls if isinstance(c.op, GroupedGemm))
+            times = [bundle.cost(replace(experts, skew=skew)).seconds for skew in (0.0, 0.5, 1.0)]
+            for less, more in pairwise(times):
+                assert (np.diff(less) >= -1e-12).all(), (model.name, layout)
+                assert (less <= more * (1.0 + 0.05)).all(), (model.name, layout)
+            assert (times[0] <= times[2] * (1.0 + 1e-9)).all()
+
+
+def test_the_router_of_a_model_is_that_of_its_experts() -> None:
+    for alias, skew in (("mixtral-8x7b", 0.0), ("deepseek-r1", None), ("qwen3-235b-a22b-fp8", None)):
+        resolved = resolve(Deployment.model_validate({"model": alias, "hardware": "b200x8"}))
+        found = {c.op.skew for c in StepCalls(Shard.of(resolved)).group(64.0) if isinstance(c.op, GroupedGemm)}
+        assert found == {skew}
 
 
 @pytest.mark.parametrize("name", ["h100", "h200", "b200"])
