@@ -158,8 +158,9 @@ class Bundle:
             if line and line not in found:
                 found.append(line)
         engine, version = (str(self.provenance.get(key)) for key in ("engine", "engine_version"))
-        for lender in dict.fromkeys(self.lent[f] for f in sorted(self.lent.keys() & used)):
-            families = ", ".join(f for f in sorted(self.lent.keys() & used) if self.lent[f] == lender)
+        borrowed = sorted(self.lent.keys() & used - ({"moe"} if PADDED_NOTICE in found else set()))
+        for lender in dict.fromkeys(self.lent[f] for f in borrowed):
+            families = ", ".join(f for f in borrowed if self.lent[f] == lender)
             if lender.startswith(f"{engine} "):
                 found.append(f"{families}: the operator times of {lender}, whose kernels the engine runs")
             else:

@@ -38,7 +38,7 @@ class EngineSettings:
         cudagraph_mode: Which steps run in CUDA graphs (--compilation-config, cudagraph_mode).
         cudagraph_capture_sizes: Tokens of the captured batches (--cudagraph-capture-sizes).
         max_cudagraph_capture_size: The largest captured batch (--max-cudagraph-capture-size).
-        moe_backend: Kernels of experts (--moe-backend); recorded, not priced.
+        moe_backend: Kernels of experts (--moe-backend); recorded, not priced, except that only DeepGEMM pads its rows.
         attention_backend: Kernels of attention (--attention-backend); recorded, not priced.
     """
 
@@ -98,6 +98,8 @@ class EngineSettings:
             changed["mxfp8_activations"] = self.activation_dtype == "mxfp8"
         if self.moe_backend is not None and not model.is_moe:
             raise InputError(f"moe_backend is that of experts; {model.name} has none", self.moe_backend, "null")
+        if self.moe_backend not in (None, "deepgemm"):
+            changed["expert_block_rows"] = {}  # only DeepGEMM computes padded blocks
         return replace(engine, **(changed | self._graphs(engine)))
 
     def _graphs(self, engine: EngineProfile) -> dict[str, Any]:

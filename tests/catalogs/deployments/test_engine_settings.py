@@ -83,6 +83,14 @@ def test_kernels_that_are_not_priced_are_stated() -> None:
     assert not [n for n in engine_of(enforce_eager=True).notices if "not priced" in n]
 
 
+def test_only_deepgemm_computes_padded_blocks_of_experts() -> None:
+    padded = engine_of(engine="vllm-0.11").engine.expert_block_rows
+    assert padded
+    assert engine_of(engine="vllm-0.11", moe_backend="deepgemm").engine.expert_block_rows == padded
+    assert not engine_of(engine="vllm-0.11", moe_backend="triton").engine.expert_block_rows
+    assert not engine_of(engine="vllm").engine.expert_block_rows
+
+
 def test_the_start_command_has_the_flags_of_graphs_and_kernels() -> None:
     settings = {"enforce_eager": False, "cudagraph_mode": "piecewise", "max_cudagraph_capture_size": 256}
     made = vllm_arguments(engine_of(**settings, moe_backend="triton", attention_backend="fa3"))
