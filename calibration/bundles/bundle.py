@@ -17,12 +17,13 @@ from calibration.families.base import FamilyModel
 from calibration.families.collective import CollectiveModel
 from calibration.families.decode_attention import DecodeAttentionModel
 from calibration.families.gemm import GemmModel
+from calibration.families.grouped_gemm import balanced_experts
 from calibration.families.noncausal_attention import NonCausalAttentionModel
 from calibration.families.prefill_attention import PrefillAttentionModel
 from calibration.families.registry import FAMILIES
 from calibration.families.uncalibrated import DEFAULTS, UncalibratedModel
 from calibration.operators.cost import ROOFLINE, Cost
-from calibration.operators.operators import Collective, Gemm, Operator
+from calibration.operators.operators import Collective, Gemm, GroupedGemm, Operator
 from calibration.operators.roofline import compute_s, memory_s
 from calibration.power.model import PowerModel, group_of, load_power
 from catalogs.engines.profile import EngineProfile
@@ -62,14 +63,20 @@ class Bundle:
 
     def cost(self, op: Operator) -> Cost:
         """Return the seconds, watts and origin of an operator, in its broadcast shape."""
-        model = self.models.get(op.family) or UncalibratedModel(op.family)
-        seconds, origin = model.cost(op, self.accelerator)
+        if isinstance(op, GroupedGemm) and op.balanced:
+            seconds, origin = balanced_experts(op, self._model("gemm"), self.accelerator)
+        else:
+            seconds, origin = self._model(op.family).cost(op, self.accelerator)
         if self.transferred:
             origin = np.full(np.shape(origin), ROOFLINE)
         busy = np.maximum(seconds, 1e-12)
         arithmetic = compute_s(op, self.accelerator) / busy
         memory = memory_s(op, self.accelerator) / busy
         return Cost(seconds, self.power.watts(group_of(op), arithmetic, memory, self.accelerator), origin)
+
+    def _model(self, family: str) -> FamilyModel | UncalibratedModel:
+        """Return the model of a family, or that of uncalibrated families."""
+        return self.models.get(family) or UncalibratedModel(family)
 
     def relative_error(self, family: str) -> float:
         """Return the held-out median |relative error| of a family, or the stated default where it is uncalibrated.

@@ -25,12 +25,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibration.families.base import Parts
+from calibration.families.base import FamilyModel, Parts
 from calibration.families.curve import isotonic, origin_at
 from calibration.families.grid import by
+from calibration.families.uncalibrated import UncalibratedModel
 from calibration.operators.cost import INTERPOLATED, ROOFLINE, broadcast
-from calibration.operators.operators import GroupedGemm
-from calibration.operators.roofline import compute_dtype, roofline_s
+from calibration.operators.operators import Gemm, GroupedGemm
+from calibration.operators.roofline import compute_dtype, memory_s, roofline_s
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
 
@@ -237,3 +238,31 @@ def _along(nodes: FloatArray, seconds: FloatArray, tokens: FloatArray) -> FloatA
     inside = np.exp(np.interp(np.log(x), np.log(nodes), np.log(seconds)))
     slope = (seconds[-1] - seconds[-2]) / (nodes[-1] - nodes[-2]) if len(nodes) > 1 else seconds[-1] / nodes[-1]
     return np.asarray(inside + np.maximum(x - nodes[-1], 0.0) * slope, dtype=np.float64)
+
+
+def balanced_experts(
+    op: GroupedGemm, products: FamilyModel | UncalibratedModel, accelerator: Accelerator
+) -> tuple[FloatArray, FloatArray]:
+    """Return (seconds, origin) of experts with equal loads on one rank, in the shape of the tokens.
+
+    With copies of its popular experts (EPLB: DeepSeek's expert-parallel load balancer), each of the experts and copies
+    on a rank has the same number of rows. Tokens that are sent to the ranks of their experts arrive sorted by expert,
+    and one kernel computes the products of all experts (DeepGEMM's grouped products in vLLM and SGLang). Its tiles are
+    full, so it takes as long as one dense product of as many rows, or as reading the weights of the experts that
+    receive tokens. The curves of this module cannot state this: their rows have the skew of routing without copies,
+    which at 32 ranks makes the busiest rank several times slower than the others.
+
+    Args:
+        op: The experts; `n_experts` includes the copies.
+        products: The model of dense products.
+        accelerator: The accelerator of the rank.
+    """
+    (tokens,) = broadcast(op.tokens)
+    rows = np.maximum(tokens * op.experts_per_token / op.expert_ranks, 1.0)
+    gate_and_up = Gemm(rows, 2 * op.intermediate_size, op.hidden_size, op.dtype)
+    down = Gemm(rows, op.hidden_size, op.intermediate_size, op.dtype)
+    parts = [products.cost(product, accelerator) for product in (gate_and_up, down)]
+    seconds, origin = sum(part[0] for part in parts), np.maximum(parts[0][1], parts[1][1])
+    least = memory_s(op, accelerator)
+    known = np.where(origin > INTERPOLATED, ROOFLINE, INTERPOLATED)
+    return np.maximum(seconds, least), np.where(least > seconds, ROOFLINE, known)

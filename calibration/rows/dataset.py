@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: Operator columns by family: the fields of its operator. "mixed_attention" has no operator: it is one kernel over
 #: prefill chunks and decodes together, and only checks how well the two times add up.
 OPERATOR_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
-    family: tuple(f.name for f in fields(op)) for family, op in OPERATOR_OF.items()
+    family: tuple(f.name for f in fields(op) if f.metadata.get("measured", True)) for family, op in OPERATOR_OF.items()
 }
 
 OPERATOR_COLUMNS["mixed_attention"] = tuple(

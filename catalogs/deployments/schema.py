@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from catalogs.deployments.encoder_decoders import default_engine
 from catalogs.deployments.layout import ROLES, All2All, Role
@@ -189,6 +189,7 @@ class Deployment(StrictYamlBlock):
     context_parallel: PositiveInt = 1  # ranks that share each prompt's tokens
     decode_context_parallel: PositiveInt = 1  # ranks that share each sequence's KV, among tensor or context ranks
     all2all_backend: All2All = "allgather_reducescatter"
+    redundant_experts: NonNegativeInt = 0  # copies of popular experts in each layer; 0: no load balancer
     api_server_count: PositiveInt | None = (
         None  # API server processes of each replica; null: one per data-parallel rank
     )

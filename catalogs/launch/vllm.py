@@ -174,6 +174,9 @@ def _layout(r: ResolvedDeployment, flags: dict[str, str]) -> list[tuple[str, str
         found.append((flags["expert_parallel"], None))
         if r.layout.all2all_backend != _DEFAULT_ALL2ALL:
             found.append((flags["all2all_backend"], r.layout.all2all_backend))
+        if r.layout.redundant_experts:
+            config = json.dumps({"num_redundant_experts": r.layout.redundant_experts})
+            found += [("--enable-eplb", None), (flags["redundant_experts"], config)]
     return found
 
 

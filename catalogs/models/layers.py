@@ -57,6 +57,11 @@ class FeedForward(ABC):
     def shared_widths(self, expert_parallel: bool) -> dict[Part, int]:
         """Return the widths that tensor ranks share, by part; expert_parallel keeps experts whole."""
 
+    @property
+    def routed_experts(self) -> int:
+        """Return the number of experts among which a router chooses for each token."""
+        return 0
+
     @abstractmethod
     def indivisible_sizes(self, tp: int, expert_parallel: bool) -> list[str]:
         """Return descriptions of the sizes that `tp` ranks cannot share evenly; expert_parallel keeps experts whole."""
@@ -116,6 +121,11 @@ class Moe(FeedForward):
     def words(self) -> str:
         """The block in words, with the number of its experts."""
         return f"mixture of {self.n_experts} experts"
+
+    @property
+    def routed_experts(self) -> int:
+        """Return the number of experts among which the router chooses."""
+        return self.n_experts
 
     @property
     def matrices(self) -> int:

@@ -58,6 +58,11 @@ def layouts(request: PlanRequest, names: CatalogLookup) -> list[Layout]:
             replace(layout, all2all_backend=backend) if exchanges else layout
             for layout, exchanges in zip(found, exchanging, strict=True)
         ]
+    if copies := fixed.layout.get("redundant_experts"):
+        found = [
+            replace(layout, redundant_experts=copies) if layout.all2all_backend != Layout().all2all_backend else layout
+            for layout in found
+        ]
     kept = [layout for layout in found if all(getattr(layout, k) == v for k, v in fixed.layout.items())]
     if not kept:
         values = ", ".join(f"{key}={value}" for key, value in fixed.layout.items())

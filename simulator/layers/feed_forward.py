@@ -143,7 +143,9 @@ class ShardedMoe(ShardedFeedForward):
         """
         m, shard, dtype = self.part, self.shard, self.shard.dtype("experts")
         hidden = m.expert_hidden_size or self._hidden
-        op = GroupedGemm(tokens, hidden, self.expert_width, m.n_experts, m.experts_per_token, shard.expert_ranks, dtype)
+        copies = shard.layout.redundant_experts
+        sizes = (hidden, self.expert_width, m.n_experts + copies, m.experts_per_token, shard.expert_ranks)
+        op = GroupedGemm(tokens, *sizes, dtype, balanced=copies > 0)
         kernels = EXPERT_KERNELS + EXPERT_QUANTISE_KERNELS * (dtype in QUANTISED)
         calls = [OperatorCall("experts", "moe", self.count, op, kernels=kernels)]
         if shard.sends_to_experts:
@@ -177,7 +179,8 @@ class ShardedMoe(ShardedFeedForward):
 
     def part_params(self) -> dict[Part, float]:
         """Return the weights of ONE layer on this rank, by part."""
-        routed = self.part.routed_params(self._hidden) / self.shard.expert_group
+        copied = 1 + self.shard.layout.redundant_experts / self.part.n_experts
+        routed = copied * self.part.routed_params(self._hidden) / self.shard.expert_group
         return {"experts": routed, "shared_experts": self.part.shared_params(self._hidden) / self.shard.tp}
 
     def activation_width(self) -> float:

@@ -24,6 +24,9 @@ from catalogs.models.spec import ModelSpec
 OTHER_KERNELS: Final = "steps are priced with the kernels of the operator tables"
 OTHER_EXCHANGE: Final = "the exchange of tokens is simulated as an all-gather and a reduce-scatter"
 
+#: The exchange without DeepEP: every rank receives every token.
+OTHER_BACKEND: Final = "allgather_reducescatter"
+
 #: Keys of which engines have more values than deployment.yaml, with its values and the note on others.
 _CHOICES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "moe_backend": (get_args(MoeBackend), OTHER_KERNELS),
@@ -166,6 +169,25 @@ class Reading:
             self.method = given.value.lower()
         else:
             self.state(flag.row.key, value_of(given, flag.row), given.text)
+
+    def balancer(self, switch: str) -> None:
+        """Drop the copies of experts where the command has no load balancer, or sends no token to its experts.
+
+        Args:
+            switch: The flag that starts the balancer.
+        """
+        copies = self.keys.pop("redundant_experts", None)
+        given = self.special.get(switch)
+        backend = self.keys.get("all2all_backend", OTHER_BACKEND)
+        if given is None and copies:
+            self.note("no effect", f"{self.table.by_key['redundant_experts']}", f"without {switch}")
+        elif given is not None and not copies:
+            text = "a load balancer without copies of experts is not simulated: experts have the loads of routing"
+            self.note("not simulated", given.text, text)
+        elif copies and backend == OTHER_BACKEND:
+            self.note("not simulated", f"{switch} with {copies} copies", OTHER_EXCHANGE)
+        elif copies:
+            self.keys["redundant_experts"] = copies
 
     def stage_variable(self, name: str) -> None:
         """Read the environment variable that states the layers of each pipeline stage, such as "20,21,21,18".

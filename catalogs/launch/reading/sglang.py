@@ -8,7 +8,7 @@ from catalogs.engines.flags import flag_table
 from catalogs.errors import InputError
 from catalogs.launch.reading.lines import LaunchLine
 from catalogs.launch.reading.notes import Note
-from catalogs.launch.reading.reading import OTHER_EXCHANGE, Reading, named_file
+from catalogs.launch.reading.reading import OTHER_BACKEND, OTHER_EXCHANGE, Reading, named_file
 from catalogs.launch.sglang import DEEPEP_MODES, STAGES_VARIABLE, TEXT_BY_DEFAULT
 from catalogs.models.spec import ModelSpec
 
@@ -116,9 +116,10 @@ def _layout(reading: Reading) -> None:
             reading.note(
                 "not simulated", "--moe-a2a-backend deepep", "tensor ranks hold the same tokens in a simulation"
             )
-    elif backend not in (None, "allgather_reducescatter"):
+    elif backend not in (None, OTHER_BACKEND):
         del keys["all2all_backend"]
         reading.note("not simulated", f"--moe-a2a-backend {backend}", OTHER_EXCHANGE)
+    reading.balancer("--enable-eplb")
 
 
 def _limits(reading: Reading) -> None:

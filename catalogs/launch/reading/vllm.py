@@ -86,6 +86,7 @@ def read_vllm(line: LaunchLine) -> Reading:
     _limits(reading)
     _variables(reading)
     reading.leave_out_unknown_choices()
+    _copies(reading)
     return reading
 
 
@@ -292,6 +293,17 @@ def _lora(reading: Reading) -> None:
         block["adapters"] = int(block.get("max_cpu_loras") or block.get("max_loras") or 1)
         text = f"{block['adapters']} adapters, as many as the host keeps; --set lora.adapters=N states another number"
         reading.note("assumed", "--enable-lora", text)
+
+
+def _copies(reading: Reading) -> None:
+    """Read --eplb-config, of which only the number of copies decides a step."""
+    config = reading.objects.get("--eplb-config", {})
+    for key, value in config.items():
+        if key != "num_redundant_experts":
+            reading.note("not simulated", f"--eplb-config.{key} {value}", "the balancer keeps loads equal at no cost")
+    if config.get("num_redundant_experts"):
+        reading.state("redundant_experts", config["num_redundant_experts"], reading.special["--eplb-config"].text)
+    reading.balancer("--enable-eplb")
 
 
 def _nodes(reading: Reading) -> None:
