@@ -77,19 +77,25 @@ def draw_case(seed: int, most_requests: int = 120) -> Case:
     return Case(seed, deployment, workload, options, text, focus)
 
 
+#: Keys that only mixtures of experts have.
+_OF_EXPERTS: Final = ("expert_parallel", "all2all_backend", "redundant_experts", "rank_dispatch")
+
+
 def _focus(drawer: Drawer, deployment: dict[str, Any]) -> tuple[str, ...]:
     """A few keys that are certainly there, where they have room."""
     rng, fields = drawer.rng, Deployment.model_fields
     model = rng.choice(USUAL_MODELS) if rng.random() < 0.7 else rng.choice(list_models())
     deployment |= {"model": model, "hardware": rng.choice(("h100x8", "a100-80gbx8", "l40sx8", "2*h200x8"))}
     if not load_model(model).is_moe:
-        fields = {k: f for k, f in fields.items() if k not in ("expert_parallel", "all2all_backend", "rank_dispatch")}
+        fields = {k: f for k, f in fields.items() if k not in _OF_EXPERTS}
     names = [name for name in fields if name not in (*deployment, "engine")]
     chosen = tuple(rng.sample(names, rng.randint(1, 3)))
     for name in chosen:
         deployment[name] = drawer.key(name, fields[name], name)
-    if "all2all_backend" in chosen or "rank_dispatch" in chosen:
+    if {"all2all_backend", "rank_dispatch", "redundant_experts"} & set(chosen):
         deployment |= {"expert_parallel": True, "data_parallel": rng.choice((2, 4))}
+    if "redundant_experts" in chosen:
+        deployment["all2all_backend"] = "deepep_low_latency"
     if "swap_space_gib" in chosen:
         deployment |= {"preemption": "swap", "engine": "vllm-v0"}
     if {"router", "autoscaling", "faults", "retries", "router_staleness_s"} & set(chosen) and "pools" not in chosen:
@@ -290,6 +296,7 @@ DOMAINS: Final[dict[str, Domain]] = {
     "data_parallel": _of(2, 4),
     "context_parallel": _of(2, 4),
     "decode_context_parallel": _of(2, 4),
+    "redundant_experts": _of(8, 16, 32),
     "weight_dtype": _of(*DTYPE_BYTES),
     "kv_dtype": _of(*DTYPE_BYTES),
     "max_num_seqs": _whole(1, 256),

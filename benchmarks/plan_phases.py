@@ -101,5 +101,5 @@ def _import_and_wrap(phases: Phases) -> Callable[[], None]:
 
 if __name__ == "__main__":
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    sys.path.append(str(Path(__file__).resolve().parents[1]))  # an installed planner comes first
     main()

@@ -43,7 +43,15 @@ def _never_falling(values: list[float]) -> list[float]:
 
 
 #: Colour-blind safe (Okabe and Ito), and told apart in print by their dashes.
-_STROKES: Final = (("#000000", ""), ("#0072B2", "6 3"), ("#D55E00", "2 3"), ("#009E73", "9 3 2 3"), ("#CC79A7", "12 4"))
+_STROKES: Final = (
+    ("#000000", ""),
+    ("#0072B2", "6 3"),
+    ("#D55E00", "2 3"),
+    ("#009E73", "9 3 2 3"),
+    ("#CC79A7", "12 4"),
+    ("#E69F00", "4 2 1 2"),
+    ("#56B4E9", "15 3 3 3"),
+)
 _SIDE: Final = 320
 _EDGE: Final = 50
 

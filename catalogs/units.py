@@ -27,3 +27,6 @@ DTYPE_BYTES: Final[dict[str, float]] = {
     "int4": 0.53125,
     "fp4": 0.5625,
 }
+
+#: Bytes per weight in MXFP4, which catalog files call fp4 too.
+MXFP4_BYTES: Final = 0.53125

@@ -22,11 +22,12 @@ from catalogs.ui.terminal import status_line
 from planner.answer.candidate_search import (
     MOST_TRIES,
     RACES,
+    GroupSearch,
     assess_of,
     distance_of,
     first_plan_on,
+    group_search,
     holds,
-    search_candidates,
     simplest_best,
     sizes_of,
     tester_of,
@@ -93,8 +94,9 @@ def make_plan(
     space = _Space(*apply_bounds(request, evaluator))
     prices = PriceList(request.tariff, evaluator.names.hardware)
     plan_evaluator = PlanEvaluator(evaluator, tester_of(request, evaluator, space.left), prices, workers.map)
-    result = search_candidates(request, plan_evaluator, space.left, workers, progress)
-    entries = _entries(request, plan_evaluator, result)
+    searched = group_search(request, plan_evaluator, space.left, workers, progress)
+    entries = _entries_of(request, plan_evaluator, searched)
+    result = searched.result
     if result.interrupted and not entries:
         raise KeyboardInterrupt
     ranked = RankedHardware()
@@ -221,19 +223,33 @@ def _method(result: SearchResult, n_left: int) -> str:
     return "all candidates" if len(result.outcomes) >= n_left else "all candidates that may carry the load"
 
 
+def _entries_of(request: PlanRequest, plan_evaluator: PlanEvaluator, searched: GroupSearch) -> list[EvaluatedPlan]:
+    """Return the plans that a search finds, which goes on while all seeds refuse its winners."""
+    entries = _entries(request, plan_evaluator, searched.run())
+    while not entries and searched.go_on():
+        entries = _entries(request, plan_evaluator, searched.result)
+    return entries
+
+
 def _entries(request: PlanRequest, plan_evaluator: PlanEvaluator, result: SearchResult) -> list[EvaluatedPlan]:
     """Return the winner and its alternatives, evaluated with independent seeds; empty if no plan meets the request."""
-    races, outcomes = request.objective in RACES, result.outcomes
+    races = request.objective in RACES
+    outcomes = [o for o in result.outcomes if o.candidate not in result.refused]
     effort = OTHER if result.interrupted else BEST  # an interrupted command ends soon
-    best, first = _winner(request, plan_evaluator, outcomes, races, effort)
+    best, first = _winner(request, plan_evaluator, result, races, effort)
     if best is None or first is None:
         return []
     unit_cost = unit_cost_of(request.objective, plan_evaluator.prices, [o.candidate for o in outcomes])
     rank = partial(_rank, plan_evaluator.evaluator, races, unit_cost)
     others = [] if result.interrupted else _others(best, outcomes, rank)
-    rest = plan_evaluator.each(lambda o: plan_evaluator.entry(o.candidate, None, OTHER), others)
+    rest = plan_evaluator.each(lambda o: plan_evaluator.entry(o.candidate, None, OTHER, _missed_at(o)), others)
     held = [e for e in rest if e.capacity_requests_per_s is not None and (not request.demand.given or e.met)]
     return _best_first(request, plan_evaluator, [first, *held])
+
+
+def _missed_at(outcome: Outcome) -> float | None:
+    """Return the rate that a candidate missed in the search, if any: its capacity is below, and its run is known."""
+    return outcome.upper_requests_per_s if math.isfinite(outcome.upper_requests_per_s) else None
 
 
 def _best_first(
@@ -262,20 +278,23 @@ def _tied(request: PlanRequest, entry: EvaluatedPlan) -> float:
 
 
 def _winner(
-    request: PlanRequest, plan_evaluator: PlanEvaluator, outcomes: Sequence[Outcome], races: bool, effort: SeedBudget
+    request: PlanRequest, plan_evaluator: PlanEvaluator, result: SearchResult, races: bool, effort: SeedBudget
 ) -> tuple[Outcome | None, EvaluatedPlan | None]:
     """Return the best outcome that still meets the request with all seeds pooled, and its plan.
 
-    If too many of the best fail, the last to be tried is the one that met the request most easily with one seed.
+    If too many of the best fail, the last to be tried is the one that met the request most easily with one seed. Those
+    that fail are added to the refused candidates of the result, and are not tried again.
     """
-    left = [o for o in outcomes if o.feasible]
+    left = [o for o in result.outcomes if o.feasible and o.candidate not in result.refused]
     for n_failed in range(min(MOST_TRIES + 1, len(left))):
         safest = min(left, key=lambda o: -o.requests_per_s if races else o.ratio)
         best = safest if n_failed == MOST_TRIES else simplest_best(request, plan_evaluator, left)
-        entry = plan_evaluator.entry(best.candidate, best.requests_per_s if races else None, effort)
+        start = best.requests_per_s if races else None
+        entry = plan_evaluator.entry(best.candidate, start, effort, start_is_capacity=best.status == "measured")
         if holds(entry):
             return best, entry
         left.remove(best)
+        result.refused.add(best.candidate)
     return None, None
 
 

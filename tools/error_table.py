@@ -100,15 +100,19 @@ def _transfers() -> list[str]:
         if (like := files.read_hardware_file(name).calibrated_like)
     ]
     rule = (
-        "The utilisation measured on one accelerator is applied to the roofline of another; such a cost has origin 2."
+        "The utilisation measured on one accelerator is applied to the roofline of another; such a cost has origin 2. "
+        "Between boards of one chip, whose peaks are equal, the time beyond the roofline stays as measured "
+        "(calibration/bundles/transfer.py)."
     )
     return ["", "## Transfers", "", f"{rule} MIG slices use the calibration of the whole GPU.", "", *pairs]
 
 
 def _defaults() -> list[str]:
+    rows = [*DEFAULTS.items()] + [(f"{f}, prompts", d.prompts) for f, d in DEFAULTS.items()]
     lines = [
         f"| {f} | {percent(d.efficiency)} | {d.floor_s * 1e6:g} us | {percent(d.expected_error)} |"
-        for f, d in DEFAULTS.items()
+        for f, d in rows
+        if d is not None
     ]
     head = ["", "## Uncalibrated: roofline over a stated efficiency", ""]
     return [*head, "| family | efficiency | least time | stated error |", "|---|---:|---:|---:|", *lines]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -44,6 +44,8 @@ class FailedRequest:
 
 
 _PER_REQUEST: Final = ("arrival_s", "input_tokens", "output_tokens", "ttft_s", "tpot_s", "e2e_s")
+
+_ARRAYS: Final = (*_PER_REQUEST, "itl_s")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,6 +145,34 @@ class MeasuredRun:
         if not len(values):
             return float("nan")
         return float(values.mean() if stat == "mean" else np.percentile(values, float(stat[1:])))
+
+    def document(self) -> dict[str, Any]:
+        """Return the run as JSON data, from which `read` makes an equal one; a time that is not finite is None."""
+        arrays = {name: [x if np.isfinite(x) else None for x in getattr(self, name).tolist()] for name in _ARRAYS}
+        others = ("client", "source", "duration_s", "n_failed")
+        return {
+            **{name: getattr(self, name) for name in others},
+            **arrays,
+            "notes": list(self.notes),
+            "n_gaps": list(self.n_gaps),
+            "offered": asdict(self.offered),
+            "failures": [asdict(failure) for failure in self.failures],
+        }
+
+    @classmethod
+    def read(cls, document: Mapping[str, Any]) -> MeasuredRun:
+        """Return the run of a document.
+
+        Raises:
+            KeyError, TypeError, ValueError: It is not the document of a run.
+        """
+        return cls(
+            **dict(document)
+            | {name: np.array(document[name], dtype=np.float64) for name in _ARRAYS}
+            | {name: tuple(document[name]) for name in ("notes", "n_gaps")}
+            | {"offered": OfferedLoad(**document["offered"])}
+            | {"failures": tuple(FailedRequest(**failure) for failure in document["failures"])}
+        )
 
 
 def combined(parts: Sequence[tuple[IntArray, MeasuredRun]]) -> MeasuredRun:

@@ -75,8 +75,10 @@ def system_facts() -> dict[str, Any]:
 
 
 def packages() -> dict[str, str]:
-    """Return the version of every installed package, in alphabetical order."""
-    found = {(d.metadata["Name"] or "").lower(): d.version for d in importlib.metadata.distributions()}
+    """Return the version of every installed package, in alphabetical order; of several, the one that is imported."""
+    found: dict[str, str] = {}
+    for each in importlib.metadata.distributions():  # in the order of the search path
+        found.setdefault((each.metadata["Name"] or "").lower(), each.version)
     return {name: found[name] for name in sorted(found) if name}
 
 

@@ -13,20 +13,24 @@ import numpy as np
 
 from calibration.bundles.files import ARRAYS_NAME, JSON_NAME, BundleFacts, Release, read_bundle
 from calibration.bundles.releases import joined, minor, nearest_release, releases_in
+from calibration.bundles.transfer import SAME_CHIP_ERROR, same_chip, stand_ins, transferred_cost
 from calibration.families.base import FamilyModel
 from calibration.families.collective import CollectiveModel
 from calibration.families.decode_attention import DecodeAttentionModel
 from calibration.families.gemm import GemmModel
+from calibration.families.grouped_gemm import GroupedGemmModel, balanced_experts
 from calibration.families.noncausal_attention import NonCausalAttentionModel
 from calibration.families.prefill_attention import PrefillAttentionModel
 from calibration.families.registry import FAMILIES
 from calibration.families.uncalibrated import DEFAULTS, UncalibratedModel
-from calibration.operators.cost import ROOFLINE, Cost
-from calibration.operators.operators import Collective, Gemm, Operator
+from calibration.operators.cost import INTERPOLATED, ROOFLINE, Cost
+from calibration.operators.operators import Collective, Gemm, GroupedGemm, Operator
 from calibration.operators.roofline import compute_s, memory_s
-from calibration.power.model import PowerModel, group_of, load_power
+from calibration.power.model import PowerModel, load_power
+from catalogs.arrays import FloatArray
 from catalogs.engines.profile import EngineProfile
 from catalogs.errors import InputError, nearest_name
+from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Accelerator
 from catalogs.io import yaml_files
 from catalogs.ui.words import percent
@@ -37,13 +41,20 @@ USUAL_LAG: Final = 9
 #: Median relative error on unseen shapes above which a user's own measurements get a notice.
 LARGE_ERROR: Final = 0.25
 
+PADDED_NOTICE: Final = (
+    "experts: the engine's kernel for block-scaled FP8 was not timed; "
+    "the rows of padded blocks are added from the roofline"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
     """The cost models of one accelerator.
 
     Attributes:
-        transferred: Whether the models were fitted on another accelerator; every origin is then 2.
+        transferred: Whether the models were fitted on another accelerator; every origin is then 2, or at least 1 if it
+            is another board of the same chip.
+        measured_on: The accelerator of the tables if it is another board of the same chip; None otherwise.
         shipped: Whether the bundle comes from the package, not from the user.
         lent: The release that lends the tables of a family, by family, where the bundle's own release was not timed, or
             where the engine runs the kernels of that release.
@@ -59,27 +70,40 @@ class Bundle:
     transferred: bool = False
     shipped: bool = False
     lent: Mapping[str, str] = field(default_factory=dict)
+    measured_on: Accelerator | None = None
 
     def cost(self, op: Operator) -> Cost:
         """Return the seconds, watts and origin of an operator, in its broadcast shape."""
-        model = self.models.get(op.family) or UncalibratedModel(op.family)
-        seconds, origin = model.cost(op, self.accelerator)
+        if isinstance(op, GroupedGemm) and op.balanced:
+            seconds, origin = balanced_experts(op, self._seconds, self.accelerator)
+        else:
+            seconds, origin = self._seconds(op)
         if self.transferred:
-            origin = np.full(np.shape(origin), ROOFLINE)
+            origin = np.maximum(origin, ROOFLINE if self.measured_on is None else INTERPOLATED)
         busy = np.maximum(seconds, 1e-12)
         arithmetic = compute_s(op, self.accelerator) / busy
         memory = memory_s(op, self.accelerator) / busy
-        return Cost(seconds, self.power.watts(group_of(op), arithmetic, memory, self.accelerator), origin)
+        return Cost(seconds, self.power.operator_w(op, arithmetic, memory, self.accelerator), origin)
+
+    def _seconds(self, op: Operator) -> tuple[FloatArray, FloatArray]:
+        """Return the seconds and the origin of an operator by the model of its family."""
+        model = self.models.get(op.family)
+        if model is None or self.measured_on is None:
+            return (model or UncalibratedModel(op.family)).cost(op, self.accelerator)
+        return transferred_cost(model, op, self.measured_on, self.accelerator)
 
     def relative_error(self, family: str) -> float:
         """Return the held-out median |relative error| of a family, or the stated default where it is uncalibrated.
+
+        Times that another board of the same chip lends have SAME_CHIP_ERROR as well, added in quadrature.
 
         Raises:
             InputError: The family is unknown.
         """
         if family not in DEFAULTS:
             raise InputError("unknown operator family", family, ", ".join(DEFAULTS))
-        return self.errors.get(family, DEFAULTS[family].expected_error)
+        error = self.errors.get(family, DEFAULTS[family].expected_error)
+        return error if self.measured_on is None else float(np.hypot(error, SAME_CHIP_ERROR))
 
     def same_tables(self, other: Bundle) -> bool:
         """Return whether both were read from the same files, so that every operator costs the same."""
@@ -147,11 +171,14 @@ class Bundle:
                 line = model.notice(op, self.accelerator)
             elif isinstance(model, CollectiveModel) and isinstance(op, Collective):
                 line = model.notice(op)
+            elif isinstance(op, GroupedGemm) and op.block_rows:
+                line = PADDED_NOTICE
             if line and line not in found:
                 found.append(line)
         engine, version = (str(self.provenance.get(key)) for key in ("engine", "engine_version"))
-        for lender in dict.fromkeys(self.lent[f] for f in sorted(self.lent.keys() & used)):
-            families = ", ".join(f for f in sorted(self.lent.keys() & used) if self.lent[f] == lender)
+        borrowed = sorted(self.lent.keys() & used - ({"moe"} if PADDED_NOTICE in found else set()))
+        for lender in dict.fromkeys(self.lent[f] for f in borrowed):
+            families = ", ".join(f for f in borrowed if self.lent[f] == lender)
             if lender.startswith(f"{engine} "):
                 found.append(f"{families}: the operator times of {lender}, whose kernels the engine runs")
             else:
@@ -206,7 +233,7 @@ def load_bundle(accelerator: Accelerator, path: Path | None = None, engine: Engi
     Raises:
         InputError: A bundle is damaged, or belongs to hardware that may not stand in for the accelerator.
     """
-    candidates = _candidates(accelerator)
+    candidates = stand_ins(accelerator)
     if path is not None:
         facts, models = _read(path)
         if facts.hardware not in candidates:
@@ -239,7 +266,7 @@ def calibration_source(accelerator: Accelerator) -> str | None:
 
 def _stored(accelerator: Accelerator) -> tuple[Path, str | None] | None:
     """Return the folder of the best bundle of an accelerator, and the notice of its transfer; None without a bundle."""
-    for name, rule in _candidates(accelerator).items():
+    for name, rule in stand_ins(accelerator).items():
         for folder in (user_folder(), shipped_folder()):
             if (folder / name / JSON_NAME).is_file():
                 return folder / name, rule
@@ -259,7 +286,7 @@ def _of_engine(found: Bundle, folder: Path, rule: str | None, engine: EngineProf
         return replace(found, notices=[*found.notices, note])
     if nearest == own:
         experts = Release(own.engine, engine.experts_release or own.version)
-        return _with_experts(found, experts, releases[experts]) if experts in releases else found
+        return _with_experts(found, experts, releases[experts], engine) if experts in releases else found
     release = _assemble(found.accelerator, *_read(known[nearest]), rule)
     models = joined(release.models, found.models)
     lent = {f: str(own) for f in found.models if f not in release.models}
@@ -267,10 +294,18 @@ def _of_engine(found: Bundle, folder: Path, rule: str | None, engine: EngineProf
     return replace(release, models=models, errors=errors, shipped=True, lent=lent)
 
 
-def _with_experts(found: Bundle, release: Release, folder: Path) -> Bundle:
-    """Return a bundle with the experts of another release of the same engine."""
+def _with_experts(found: Bundle, release: Release, folder: Path, engine: EngineProfile) -> Bundle:
+    """Return a bundle with the experts of another release of the same engine.
+
+    If the engine computes block-scaled experts in padded blocks, neither release has its kernel. The newer one streams
+    weights at the rate of the memory, where the older one is slowed down by tiles of 64 rows (Triton on Blackwell), so
+    it prices the weights, and `padding_s` the rest.
+    """
     older = _assemble(found.accelerator, *_read(folder), None)
     models = joined(older.models, found.models)
+    experts, newer = models["moe"], found.models["moe"]
+    if engine.expert_block_rows and isinstance(experts, GroupedGemmModel) and isinstance(newer, GroupedGemmModel):
+        models["moe"] = replace(experts, streaming=newer)
     lent = dict.fromkeys(older.models, str(release))
     return replace(found, models=models, errors={**found.errors, **older.errors}, lent=lent)
 
@@ -293,18 +328,6 @@ def _with_shipped(own: Bundle, name: str, rule: str | None, engine: EngineProfil
     notices = [*own.notices, *([note] if lent else [])]
     errors = {**{f: e for f, e in shipped.errors.items() if f in lent}, **own.errors}
     return replace(own, models={**shipped.models, **models}, errors=errors, notices=notices)
-
-
-def _candidates(accelerator: Accelerator) -> dict[str, str | None]:
-    """Return the notice of the transfer by bundle name, best first; it is None for the accelerator's own bundle."""
-    name, parent = accelerator.name, accelerator.name.split(":")[0]
-    rule = "transferred: utilisation measured on {} applied to the roofline of " + name
-    found: dict[str, str | None] = {name: None}
-    if parent != name:
-        found[parent] = f"{rule.format(parent)} (MIG slice)"
-    if accelerator.calibrated_like:
-        found.setdefault(accelerator.calibrated_like, rule.format(accelerator.calibrated_like))
-    return found
 
 
 def _read(path: Path) -> tuple[BundleFacts, Mapping[str, FamilyModel]]:
@@ -346,4 +369,6 @@ def _assemble(
         "held_out": {f: [e.model_dump() for e in r.held_out] for f, r in facts.families.items()},
     }
     name = f"{facts.hardware} {facts.engine} {facts.engine_version}".strip()
-    return Bundle(name, accelerator, models, load_power(), provenance, notices, errors, rule is not None)
+    found = Bundle(name, accelerator, models, load_power(), provenance, notices, errors, rule is not None)
+    own = accelerator if rule is None else parse_hardware(facts.hardware).accelerator
+    return replace(found, measured_on=own) if own.name != accelerator.name and same_chip(own, accelerator) else found

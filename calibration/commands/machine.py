@@ -82,12 +82,12 @@ def show(
     json_file: JsonFile = None,
 ) -> None:
     """Show disturbances, the signals during the slowest requests, and what to change, with the largest gain of each."""
-    from calibration.machine_trace.advice import page_fault_costs
+    from calibration.machine_trace.advice import measured_copies, page_fault_costs
     from calibration.machine_trace.folder import document, read_trace
 
     check_targets(json_file, html)
     trace, requests = read_trace(folder)
-    found = document(trace, requests, page_fault_costs())
+    found = document(trace, requests, page_fault_costs(), measured_copies())
     if html is not None:
         from calibration.report.machine_page import write_page
 

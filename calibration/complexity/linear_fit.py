@@ -1,8 +1,10 @@
 """The fit E2E = a + b * input tokens + c * output tokens: of the mean, and of quantiles.
 
-The mean is fitted by least squares, a quantile by the linear program of Koenker and Bassett, Regression Quantiles,
-Econometrica 46(1), 1978. Its dual has one variable between 0 and 1 for each request and one constraint for each
-coefficient, and the coefficients are the prices of the constraints (Koenker, Quantile Regression, 2005, section 6.2).
+The mean is fitted by least squares, in sums that are rounded once, so that its digits do not depend on the kernels that
+the library of linear algebra chooses. A quantile is fitted by the linear program of Koenker and Bassett, Regression
+Quantiles, Econometrica 46(1), 1978. Its dual has one variable between 0 and 1 for each request and one constraint for
+each coefficient, and the coefficients are the prices of the constraints (Koenker, Quantile Regression, 2005, section
+6.2).
 
 A length that is the same in all requests has no coefficient: its time is part of the constant.
 """
@@ -10,6 +12,7 @@ A length that is the same in all requests has no coefficient: its time is part o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import fsum
 from typing import Final
 
 import numpy as np
@@ -129,6 +132,11 @@ def mean_law(records: LatencyRecords) -> LatencyLaw | None:
     return design.least_squares(records.e2e_s) if records.n > design.scaled.shape[1] else None
 
 
+def _slope(column: FloatArray, values: FloatArray) -> float:
+    """Return the coefficient of a centred column of shape (n,) in the least-squares fit of values of the same shape."""
+    return fsum((column * values).tolist()) / fsum((column * column).tolist())
+
+
 def _percentiles(values: FloatArray, points: tuple[float, ...]) -> dict[str, float]:
     """Return percentiles of values of shape (n,) by name."""
     return {f"p{p:g}": float(v) for p, v in zip(points, np.percentile(values, points), strict=True)}
@@ -164,8 +172,19 @@ class _Design:
         return cls(columns / scales, scales, varies)
 
     def least_squares(self, values_s: FloatArray) -> LatencyLaw:
-        """Return the law with the least squared residuals. Shape (n,)."""
-        return self._law(np.asarray(np.linalg.lstsq(self.scaled, values_s, rcond=None)[0], dtype=np.float64))
+        """Return the law with the least squared residuals, by orthogonal columns (Gram-Schmidt). Shape (n,)."""
+        means = [fsum(column) / len(column) for column in self.scaled.T.tolist()]
+        mean_s = fsum(values_s.tolist()) / len(values_s)
+        columns, left_s = (self.scaled - means)[:, 1:].T, values_s - mean_s
+        if len(columns) < 2:
+            slopes_s = [_slope(column, left_s) for column in columns]
+        else:
+            first, second = columns
+            shared = _slope(first, second)
+            slope_s = _slope(second - shared * first, left_s)
+            slopes_s = [_slope(first, left_s - slope_s * second), slope_s]
+        constant_s = mean_s - fsum(slope * mean for slope, mean in zip(slopes_s, means[1:], strict=True))
+        return self._law(np.array([constant_s, *slopes_s]))
 
     def quantile(self, values_s: FloatArray, level: float) -> LatencyLaw:
         """Return the law of a quantile, given as a share in 0..1. Shape (n,)."""

@@ -52,6 +52,11 @@ EAGER_FLOOR: Final = 5.0
 LAUNCH_MARGIN: Final = 1.3
 
 
+#: Share of the fp32 peak of vector units that products without tensor cores reach beyond their bytes: that of cuBLAS's
+#: SGEMM on large squares, an estimate (no public table has fp32 products of accelerators).
+VECTOR_EFFICIENCY: Final = 0.75
+
+
 @dataclass(frozen=True, slots=True)
 class GemmModel:
     """The model of matrix products.
@@ -77,6 +82,12 @@ class GemmModel:
             bound = np.maximum(
                 memory_s(sized, accelerator), compute_s(Gemm(m, n, k, "bf16"), accelerator) / WEIGHT_ONLY_EFFICIENCY
             )
+        if borrowed and dtype == "fp32" and table == "bf16":
+            # What a bf16 product takes beyond its roofline is the start and the end of a kernel, as in fp32. Vector
+            # units then take longer for the same shape.
+            narrow = roofline_s(Gemm(m, n, k, "bf16"), accelerator)
+            known = np.maximum(narrow / np.exp(log_u), self.floors_s[table])
+            return known + np.maximum(bound - narrow, 0.0) / VECTOR_EFFICIENCY, np.full_like(bound, ROOFLINE)
         seconds = np.maximum(bound / np.exp(log_u), self.floors_s[table])
         return seconds, np.where(borrowed, ROOFLINE, origin)
 
@@ -117,6 +128,8 @@ class GemmModel:
         table, borrowed = self._table(dtype, accelerator)
         if table is None:
             return f"gemm in {dtype}: not measured, roofline estimate"
+        if borrowed and dtype == "fp32" and table == "bf16":
+            return "gemm in fp32: not measured, bf16 latency and the fp32 peak"
         return f"gemm in {dtype}: not measured, {table} utilisation against the {dtype} roofline" if borrowed else None
 
     def joined(self, lender: GemmModel) -> GemmModel:

@@ -7,9 +7,10 @@ kernel over log2 of hidden, intermediate, experts per token, experts per rank, r
 halves the error of comparing at equal tokens.
 
 Rows have the routing of service (importers/expert_routing.py): few tokens reach N (1 - (1 - k/N)^T) experts, and many
-load them by a mild power law, since routing in service is skewed. Of the tables' two power laws, drawn with the
-collectors' sampler (8 of 256 experts, 4,096 tokens), 1.2 sends half of all tokens to one expert and puts 1.7 times the
-mean on the busiest of 8 ranks, 1.01 a quarter and 1.5 times: the milder one is nearer to trained routers.
+load them by a mild power law. Of the tables' two power laws, drawn with the collectors' sampler (8 of 256 experts,
+4,096 tokens), 1.2 sends half of all tokens to one expert and puts 1.7 times the mean on the busiest of 8 ranks, 1.01 a
+quarter and 1.5 times: the milder one is nearer to trained routers. How much less time even loads take is a second
+curve. A model whose router is known has the share of that difference which its imbalance has of the power law's.
 
 A batch with more tokens never takes less time, so each curve is made non-decreasing by isotonic regression of
 logarithms and interpolated linearly in log time over log tokens. The tables fall by up to 15 % where the engine's tuned
@@ -18,7 +19,7 @@ tile sizes change and by up to 20 % from noise; a step, padded to its captured s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,8 +30,9 @@ from calibration.families.base import Parts
 from calibration.families.curve import isotonic, origin_at
 from calibration.families.grid import by
 from calibration.operators.cost import INTERPOLATED, ROOFLINE, broadcast
-from calibration.operators.operators import GroupedGemm
-from calibration.operators.roofline import compute_dtype, roofline_s
+from calibration.operators.expert_loads import imbalance_share
+from calibration.operators.operators import Gemm, GroupedGemm
+from calibration.operators.roofline import compute_dtype, memory_s, padding_s, roofline_s
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
 
@@ -54,6 +56,8 @@ STANDS_FOR: dict[str, tuple[str, ...]] = {
 NEIGHBOURS = 8
 
 KERNEL_WIDTH = 0.5  # in doublings, chosen by leaving out one architecture at a time
+
+RELIEF_STEP = 1.0 / 128.0  # of log seconds, as bundles store the relief of even loads
 
 FAR = 1.5  # doublings from the nearest measured architecture beyond which a prediction counts as transferred
 
@@ -83,6 +87,11 @@ class GroupedGemmModel:
     tokens: FloatArray  # the common token grid, ascending
     log_ratio: npt.NDArray[np.float64]  # (keys, tokens); NaN where not measured
     meta: dict[str, Any] = field(default_factory=dict)
+    #: log(seconds with even loads / seconds), at most 0, in the shape of `log_ratio`; NaN where not measured. None: the
+    #: rows have no such times, and every router has the loads of the rows.
+    log_relief: npt.NDArray[np.float64] | None = None
+    #: The model that prices the weights of experts in padded blocks; None: this one does.
+    streaming: GroupedGemmModel | None = None
     family: str = field(default="moe", init=False)
     _row: dict[Key, int] = field(init=False, repr=False)
     _features: npt.NDArray[np.float64] = field(init=False, repr=False)
@@ -94,8 +103,11 @@ class GroupedGemmModel:
     def cost(self, op: GroupedGemm, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
         """Return (seconds, origin) in the shape of the tokens; sizes and counts are scalars.
 
-        More tokens never take less time.
+        More tokens never take less time. Rows that hold no token (`padding_s`) are added to the measured time.
         """
+        if op.block_rows:
+            seconds, origin = (self.streaming or self).cost(replace(op, block_rows=0), accelerator)
+            return seconds + padding_s(op, accelerator), origin
         (tokens,) = broadcast(op.tokens)
         sizes = [int(getattr(op, name)) for name in Key._fields[1:]]
         candidates = [Key(dtype, *sizes) for dtype in STANDS_FOR.get(op.dtype, (op.dtype,))]
@@ -103,11 +115,19 @@ class GroupedGemmModel:
         if own is not None:
             nodes, ratio = self._nodes(own)
             origin = origin_at(nodes, np.maximum(tokens, 1.0))
+            relief = None if self.log_relief is None else self.log_relief[own][~np.isnan(self.log_ratio[own])]
         else:
             nodes = self.tokens
-            ratio, origin = self._regressed(candidates, tokens)
+            ratio, relief, origin = self._regressed(candidates, tokens)
         grid, seconds = _between(nodes, ratio, op, accelerator)
-        return _along(grid, seconds, tokens), origin
+        if own is None:
+            seconds = np.maximum(seconds, self._fastest_s(candidates, accelerator))
+        if op.skew is None or relief is None:
+            return _along(grid, seconds, tokens), origin
+        less = _relieved(grid, seconds, np.interp(np.log(grid), np.log(nodes), np.nan_to_num(relief)), op)
+        inside = np.minimum(tokens, grid[-1])
+        beyond = _along(grid, seconds, tokens) - _along(grid, seconds, inside)
+        return _along(grid, less, inside) + beyond * less[-1] / seconds[-1], origin
 
     def _own(self, candidates: list[Key], accelerator: Accelerator) -> int | None:
         """Return the curve of exactly this architecture, in its own dtype or else in one that stands in for it.
@@ -127,19 +147,37 @@ class GroupedGemmModel:
         known = ~np.isnan(self.log_ratio[row])
         return self.tokens[known], self.log_ratio[row][known]
 
-    def _regressed(self, candidates: list[Key], tokens: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return (log ratio at the common nodes, origin at the tokens), regressed from other architectures."""
+    def _regressed(self, candidates: list[Key], tokens: FloatArray) -> tuple[FloatArray, FloatArray | None, FloatArray]:
+        """Return (log ratio and log relief at the common nodes, origin at the tokens) of other architectures."""
         rows, key = self._rows_of(candidates)
         squared = ((self._features[rows] - key.features()) ** 2).sum(axis=1)
         nearest = np.argsort(squared, kind="stable")[:NEIGHBOURS]
         weights = np.exp(-(squared[nearest] - squared[nearest[0]]) / (2 * KERNEL_WIDTH**2))
         weights = weights / weights.sum()
-        ratio = np.zeros_like(self.tokens)
+        ratio, relief = np.zeros_like(self.tokens), np.zeros_like(self.tokens)
         for row, weight in zip(rows[nearest], weights, strict=True):
-            ratio = ratio + weight * self._at_equal_rows_per_expert(int(row), key, self.tokens)
+            ratio = ratio + weight * self._at_equal_rows_per_expert(self.log_ratio, int(row), key)
+            if self.log_relief is not None:
+                relief = relief + weight * self._at_equal_rows_per_expert(self.log_relief, int(row), key)
         far = np.sqrt(squared[nearest[0]]) > FAR
         beyond = tokens > self.tokens[-1]
-        return ratio, np.where(far | beyond, ROOFLINE, INTERPOLATED)
+        origin = np.where(far | beyond, ROOFLINE, INTERPOLATED)
+        return ratio, None if self.log_relief is None else relief, origin
+
+    def _fastest_s(self, candidates: list[Key], accelerator: Accelerator) -> float:
+        """Return the shortest time that was measured in the data type.
+
+        A layer of experts is a chain of small kernels (sorting tokens, two products, an activation, a sum), and the
+        chain takes this long however little its kernels compute. Ratios to the roofline of larger architectures do not
+        show it.
+        """
+        rows, _ = self._rows_of(candidates)
+        found = []
+        for row in map(int, rows):
+            nodes, ratio = self._nodes(row)
+            least = GroupedGemm(nodes[:1], **self.keys[row]._asdict())
+            found.append(float(np.exp(ratio[0]) * roofline_s(least, accelerator)[0]))
+        return min(found)
 
     def _rows_of(self, candidates: list[Key]) -> tuple[npt.NDArray[np.int64], Key]:
         """Return the curves of the first candidate dtype that was measured, or of any dtype where none was."""
@@ -149,21 +187,28 @@ class GroupedGemmModel:
                 return np.array(rows), key
         return np.arange(len(self.keys)), candidates[0]
 
-    def _at_equal_rows_per_expert(self, row: int, key: Key, tokens: FloatArray) -> FloatArray:
+    def _at_equal_rows_per_expert(self, curves: npt.NDArray[np.float64], row: int, key: Key) -> FloatArray:
         theirs = self.keys[row]
         scale = (key.experts_per_token / key.n_experts) / (theirs.experts_per_token / theirs.n_experts)
-        nodes, values = self._nodes(row)
-        return np.interp(np.log(np.maximum(tokens * scale, 1e-9)), np.log(nodes), values)
+        known = ~np.isnan(self.log_ratio[row])
+        values: FloatArray = np.nan_to_num(curves[row][known])
+        return np.interp(np.log(np.maximum(self.tokens * scale, 1e-9)), np.log(self.tokens[known]), values)
 
     def joined(self, lender: GroupedGemmModel) -> GroupedGemmModel:
         """Return the model with the curves of dtypes that it lacks from a model of the same accelerator."""
         own = {k.dtype for k in self.keys}
         lent = [i for i, k in enumerate(lender.keys) if k.dtype not in own]
         tokens = np.union1d(self.tokens, lender.tokens)
-        curves = np.full((len(self.keys) + len(lent), len(tokens)), np.nan)
-        curves[: len(self.keys), np.searchsorted(tokens, self.tokens)] = self.log_ratio
-        curves[len(self.keys) :, np.searchsorted(tokens, lender.tokens)] = lender.log_ratio[lent]
-        return GroupedGemmModel([*self.keys, *(lender.keys[i] for i in lent)], tokens, curves, self.meta)
+        curves, relief = np.full((2, len(self.keys) + len(lent), len(tokens)), np.nan)
+        for here, model, rows in (
+            (slice(len(self.keys)), self, slice(None)),
+            (slice(len(self.keys), None), lender, lent),
+        ):
+            columns = np.searchsorted(tokens, model.tokens)
+            curves[here, columns] = model.log_ratio[rows]
+            relief[here, columns] = np.nan if model.log_relief is None else model.log_relief[rows]
+        keys = [*self.keys, *(lender.keys[i] for i in lent)]
+        return replace(self, keys=keys, tokens=tokens, log_ratio=curves, log_relief=relief)
 
     def to_parts(self) -> Parts:
         """Return readable facts and arrays that `from_parts` reads."""
@@ -175,10 +220,12 @@ class GroupedGemmModel:
         }
         index = {d: i for i, d in enumerate(facts["dtypes"])}
         keys = np.array([[index[k.dtype], *k[1:]] for k in self.keys], dtype=np.int32)
+        relief = {} if self.log_relief is None else {"moe_log_relief": _stored(self.log_relief)}
         return facts, {
             "moe_keys": keys,
             "moe_tokens": self.tokens.astype(np.float64),
             "moe_log_ratio": self.log_ratio.astype(np.float32),
+            **relief,
         }
 
     @classmethod
@@ -188,17 +235,20 @@ class GroupedGemmModel:
         keys = [Key(dtypes[int(r[0])], *(int(v) for v in r[1:])) for r in arrays["moe_keys"]]
         meta = {k: v for k, v in facts.items() if k not in ("dtypes", "values", "key_columns")}
         tokens = np.asarray(arrays["moe_tokens"], dtype=np.float64)
-        return cls(keys, tokens, np.asarray(arrays["moe_log_ratio"], dtype=np.float64), meta)
+        relief = arrays.get("moe_log_relief")
+        ratio = np.asarray(arrays["moe_log_ratio"], dtype=np.float64)
+        return cls(keys, tokens, ratio, meta, None if relief is None else _restored(relief))
 
     @classmethod
     def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> GroupedGemmModel:
         """Fit one curve per key; of several rows for one point the first counts."""
         first = rows.drop_duplicates([*Key._fields, "tokens"])
         tokens = np.sort(first.tokens.unique().astype(np.float64))
-        keys, curves = [], []
+        keys, curves, reliefs = [], [], []
+        has_even = "even_seconds" in first
         for (dtype, *sizes), part in by(first, *Key._fields):
             key = Key(str(dtype), *map(int, sizes))
-            curve = np.full(len(tokens), np.nan)
+            curve, relief = np.full((2, len(tokens)), np.nan)
             at = np.searchsorted(tokens, part.tokens.to_numpy(dtype=np.float64))
             order = np.argsort(at)
             log_s = isotonic(np.log(part.seconds.to_numpy(dtype=np.float64)[order]))
@@ -206,8 +256,34 @@ class GroupedGemmModel:
             curve[at[order]] = log_s - np.log(roofline_s(op, accelerator))
             keys.append(key)
             curves.append(curve)
+            if has_even:
+                even = isotonic(np.log(part.even_seconds.to_numpy(dtype=np.float64)[order]))
+                relief[at[order]] = np.minimum(even - log_s, 0.0)
+            reliefs.append(relief)
         distribution = sorted(rows.distribution.unique()) if "distribution" in rows else []
-        return cls(keys, tokens, np.array(curves), {"distribution": distribution})
+        meta = {"distribution": distribution}
+        return cls(keys, tokens, np.array(curves), meta, np.array(reliefs) if has_even else None)
+
+
+def _stored(relief: FloatArray) -> npt.NDArray[np.int8]:
+    """Return a log relief in steps of RELIEF_STEP, which is below the noise of a row; 1 where it was not measured."""
+    steps = np.clip(np.round(relief / RELIEF_STEP), np.iinfo(np.int8).min, 0.0)
+    return np.where(np.isnan(relief), 1.0, steps).astype(np.int8)
+
+
+def _restored(steps: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Return the log relief of stored steps, the inverse of `_stored`."""
+    return np.where(steps > 0, np.nan, steps * RELIEF_STEP)
+
+
+def _relieved(grid: FloatArray, seconds: FloatArray, relief: FloatArray, op: GroupedGemm) -> FloatArray:
+    """Return the seconds under the router of `op`, ascending, from those of the tables' loads and the log relief.
+
+    The excess over even loads, in logarithms, is in proportion to the imbalance.
+    """
+    sizes = (op.n_experts, op.experts_per_token, op.expert_ranks)
+    share = imbalance_share(grid, sizes, float(op.skew or 0.0))
+    return np.maximum.accumulate(seconds * np.exp((1.0 - share) * relief))
 
 
 def _between(
@@ -237,3 +313,31 @@ def _along(nodes: FloatArray, seconds: FloatArray, tokens: FloatArray) -> FloatA
     inside = np.exp(np.interp(np.log(x), np.log(nodes), np.log(seconds)))
     slope = (seconds[-1] - seconds[-2]) / (nodes[-1] - nodes[-2]) if len(nodes) > 1 else seconds[-1] / nodes[-1]
     return np.asarray(inside + np.maximum(x - nodes[-1], 0.0) * slope, dtype=np.float64)
+
+
+def balanced_experts(
+    op: GroupedGemm, price: Callable[[Gemm], tuple[FloatArray, FloatArray]], accelerator: Accelerator
+) -> tuple[FloatArray, FloatArray]:
+    """Return (seconds, origin) of experts with equal loads on one rank, in the shape of the tokens.
+
+    With copies of its popular experts (EPLB: DeepSeek's expert-parallel load balancer), each of the experts and copies
+    on a rank has the same number of rows. Tokens that are sent to the ranks of their experts arrive sorted by expert,
+    and one kernel computes the products of all experts (DeepGEMM's grouped products in vLLM and SGLang). Its tiles are
+    full, so it takes as long as one dense product of as many rows, or as reading the weights of the experts that
+    receive tokens. The curves of this module cannot state this: their rows have the skew of routing without copies,
+    which at 32 ranks makes the busiest rank several times slower than the others.
+
+    Args:
+        op: The experts; `n_experts` includes the copies.
+        price: Returns (seconds, origin) of a dense product.
+        accelerator: The accelerator of the rank.
+    """
+    (tokens,) = broadcast(op.tokens)
+    rows = np.maximum(tokens * op.experts_per_token / op.expert_ranks, 1.0)
+    gate_and_up = Gemm(rows, 2 * op.intermediate_size, op.hidden_size, op.dtype)
+    down = Gemm(rows, op.hidden_size, op.intermediate_size, op.dtype)
+    parts = [price(product) for product in (gate_and_up, down)]
+    seconds, origin = sum(part[0] for part in parts), np.maximum(parts[0][1], parts[1][1])
+    least = memory_s(op, accelerator)
+    known = np.where(origin > INTERPOLATED, ROOFLINE, INTERPOLATED)
+    return np.maximum(seconds, least), np.where(least > seconds, ROOFLINE, known)

@@ -2,8 +2,12 @@
 
 Efficiencies are medians over the shipped calibrations, rounded down to 0.05: layers of Llama 7B to 405B at 1-8192 rows,
 prompts of 512-8192, batches of 8-256 at context 1500, experts of Mixtral and Qwen3-30B, MLA decode at 2000, all-reduce
-of 1-256 MB, norms of 512-8192 rows. Linear attention was not measured on any accelerator: its number is a guess, and
-the stated errors of all families are wide guesses too.
+of 1-256 MB, norms of 512-8192 rows. The stated errors of all families are wide guesses.
+
+No bundle has linear attention. Its efficiencies are those of gated delta rules in the public tables of vLLM and SGLang,
+which keep the state in fp32 (`tools/scan_efficiency.py` prints them): one step of a decode streams the state at 67 to
+102 % of the bandwidth on seven accelerators, and the chunked kernels of a prompt reach 6 to 34 % of the roofline. The
+scan of Mamba-2, which streams a state in the same way, is in no table.
 """
 
 from __future__ import annotations
@@ -23,12 +27,19 @@ from catalogs.hardware.specs import Accelerator
 class DefaultEfficiency:
     """A stated efficiency: seconds = max(floor_s, roofline_s / efficiency).
 
-    `expected_error` is the stated median |relative error|.
+    Attributes:
+        expected_error: Stated median |relative error|.
+        prompts: The same for operators whose stage is "prefill", where other kernels compute prompts.
     """
 
     efficiency: float
     floor_s: float
     expected_error: float
+    prompts: DefaultEfficiency | None = None
+
+    def of_stage(self, op: Any) -> DefaultEfficiency:
+        """Return the efficiency of the stage of an operator."""
+        return self.prompts if self.prompts is not None and op.stage == "prefill" else self
 
 
 DEFAULTS: Final[dict[str, DefaultEfficiency]] = {
@@ -38,7 +49,7 @@ DEFAULTS: Final[dict[str, DefaultEfficiency]] = {
     "decode_attention": DefaultEfficiency(0.75, 8e-6, 0.35),
     "noncausal_attention": DefaultEfficiency(0.50, 8e-6, 0.35),
     "mla": DefaultEfficiency(0.40, 20e-6, 0.40),
-    "linear_attention": DefaultEfficiency(0.50, 8e-6, 0.50),
+    "linear_attention": DefaultEfficiency(0.80, 4e-6, 0.25, prompts=DefaultEfficiency(0.10, 20e-6, 0.50)),
     "elementwise": DefaultEfficiency(0.80, 2.5e-6, 0.35),
     "collective": DefaultEfficiency(0.55, 12e-6, 0.40),
     "matmul": DefaultEfficiency(0.70, 4e-6, 0.25),
@@ -56,7 +67,7 @@ class UncalibratedModel:
 
     def cost(self, op: Any, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
         """Return (seconds, origin 2) in the broadcast shape of the operator."""
-        default = DEFAULTS[self.family]
+        default = DEFAULTS[self.family].of_stage(op)
         seconds = np.maximum(roofline_s(op, accelerator) / default.efficiency, default.floor_s)
         return seconds, np.full(np.shape(seconds), ROOFLINE)
 
@@ -64,4 +75,6 @@ class UncalibratedModel:
     def notice(self) -> str:
         """Return the notice that the family is uncalibrated."""
         d = DEFAULTS[self.family]
-        return f"{self.family}: uncalibrated: roofline / {d.efficiency:g}, at least {d.floor_s * 1e6:g} us"
+        words = f"{self.family}: uncalibrated: roofline / {d.efficiency:g}, at least {d.floor_s * 1e6:g} us"
+        p = d.prompts
+        return words if p is None else f"{words}; prompts / {p.efficiency:g}, at least {p.floor_s * 1e6:g} us"

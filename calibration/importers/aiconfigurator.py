@@ -293,7 +293,8 @@ def moe_rows(raw: pd.DataFrame) -> pd.DataFrame:
         "expert_ranks": raw.moe_ep_size,
     }
     rows = _common(raw).assign(tokens=raw.num_tokens.astype(float), **{c: v.astype(int) for c, v in sizes.items()})
-    return _without_doubles(rows.assign(dtype=raw.moe_dtype.map(DTYPE), distribution=raw.distribution))
+    even = {"even_seconds": raw.even_seconds} if "even_seconds" in raw else {}
+    return _without_doubles(rows.assign(dtype=raw.moe_dtype.map(DTYPE), distribution=raw.distribution, **even))
 
 
 def _without_doubles(rows: pd.DataFrame) -> pd.DataFrame:

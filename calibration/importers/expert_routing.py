@@ -11,6 +11,10 @@ and the longer one counts:
   experts, and each token reaching many), less by the ratio of the streams. It lies between the other two routings by
   construction, so a row that does not is noise, and the nearer of them replaces it.
 
+A row also has the time with even loads (`even_seconds`), from which the time under a balanced router follows
+(calibration/operators/expert_loads.py): that of the balanced rows once every expert has rows, and no less than the
+stream. Before that, uneven loads reach fewer experts, which the stream decides, and both times are the same.
+
 Balanced loads cannot take longer than uneven ones once every expert has many rows. Where they do, the routing was not
 the one in the label, and the balanced rows of that architecture and split are not used. This concerns kernels that
 route by themselves (FlashInfer's and TensorRT-LLM's low-latency experts) over several ranks: of 256 experts on 8 ranks,
@@ -31,6 +35,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
+from calibration.operators.expert_loads import table_law
 from calibration.operators.roofline import distinct_experts
 from catalogs.arrays import FloatArray
 
@@ -56,7 +61,9 @@ ONE_TILE_ROWS: Final = 8.0
 #: Rows per expert at which a power law reaches nearly all experts.
 ALL_TOUCHED_ROWS: Final = 4.0
 
-MILD_EXPONENT: Final = 1.01
+#: Even loads take at least this share of the time of uneven ones. The busiest of 8 ranks has 1.5 times the mean load,
+#: and tiles that are half empty twice the work; rows that differ by more are of a kernel that was not tuned.
+LEAST_EVEN: Final = 0.5
 
 #: Rows per expert from which balanced loads are compared with uneven ones, and the ratio of their times that is noise.
 COMPARED_ROWS: Final = 16.0
@@ -64,7 +71,7 @@ NOISE: Final = 1.05
 
 
 def as_served(raw: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per architecture, split and number of tokens, with `distribution` "expected".
+    """Return one row per architecture, split and number of tokens, with `distribution` "expected" and `even_seconds`.
 
     Of several rows of one routing the first counts.
     """
@@ -72,14 +79,18 @@ def as_served(raw: pd.DataFrame) -> pd.DataFrame:
     first = raw.drop_duplicates([*keys, "distribution"])
     wide = first.pivot(index=keys, columns="distribution", values="seconds").sort_index()
     wide = wide.reindex(columns=[BALANCED, MILD, STEEP])
-    seconds = np.concatenate([_served(part) for _, part in wide.groupby(level=list(ARCHITECTURE))])
+    found = np.hstack([_served(part) for _, part in wide.groupby(level=list(ARCHITECTURE))])
     texts = [c for c in ("kernel_source", "source") if c in first]
-    rows = first.drop_duplicates(keys).set_index(keys)[texts].join(wide.assign(seconds=seconds)["seconds"])
+    times = wide.assign(seconds=found[0], even_seconds=found[1])[["seconds", "even_seconds"]]
+    rows = first.drop_duplicates(keys).set_index(keys)[texts].join(times)
     return rows[rows.seconds.notna()].reset_index().assign(distribution="expected")
 
 
 def _served(part: pd.DataFrame) -> FloatArray:
-    """Return the seconds of one architecture and split at its tokens, shape (n,), NaN where nothing was timed."""
+    """Return the seconds of one architecture and split at its tokens, and those with even loads.
+
+    The shape is (2, n), with NaN where nothing was timed.
+    """
     index = cast("pd.MultiIndex", part.index)
     tokens = index.get_level_values("num_tokens").to_numpy(dtype=np.float64)
     top, n_experts, ranks = (int(index.get_level_values(c)[0]) for c in ("topk", "num_experts", "moe_ep_size"))
@@ -90,13 +101,16 @@ def _served(part: pd.DataFrame) -> FloatArray:
     skewed = np.where(np.isnan(balanced + steep), mild, np.median([balanced, mild, steep], axis=0))
     line = _stream(tokens, balanced, skewed, sizes)
     if line is None:
-        return skewed
+        return np.array([skewed, skewed])
     touched = busiest_rank(tokens, sizes) * ranks
     stream = np.interp(touched, *line)
     if ranks == 1:
         drawn = np.array([touched_by_power_law(int(t), top, n_experts) for t in tokens])
         skewed = skewed * np.minimum(stream / np.interp(drawn, *line), 1.0)
-    return np.fmax(stream, skewed)
+    served = np.fmax(stream, skewed)
+    all_reached = (tokens * top >= n_experts) & ~np.isnan(balanced)
+    even = np.where(all_reached, np.fmax(np.fmax(stream, balanced), LEAST_EVEN * served), served)
+    return np.array([served, np.fmin(even, served)])
 
 
 def _mislabelled(rows_per_expert: FloatArray, balanced: FloatArray, mild: FloatArray) -> bool:
@@ -128,10 +142,7 @@ def touched_by_power_law(tokens: int, top: int, n_experts: int) -> int:
 
     It follows aiconfigurator's power_law_logits_v3, at even quantiles of the law instead of random ones.
     """
-    low, high = (1.0, 0.8 * tokens) if tokens * top > n_experts else (0.01, 2.0)
-    power = 1.0 - MILD_EXPONENT
-    quantiles = (np.arange(n_experts) + 0.5) / n_experts
-    loads = ((high**power - low**power) * quantiles + low**power) ** (1.0 / power)
+    loads = table_law((np.arange(n_experts) + 0.5) / n_experts, tokens, (n_experts, top))
     counts = np.round(loads / loads.sum() * tokens * top)
     missing = int(tokens * top - counts.sum())
     return min(int((counts > 0).sum()) + max(min(missing, int((counts == 0).sum())), 0), n_experts)

@@ -7,8 +7,9 @@ its signals only where the engine ran. To add a rule, write its function and ent
 from __future__ import annotations
 
 import mmap
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +18,12 @@ import numpy as np
 from calibration.machine_trace.readings import PAGE_BYTES
 from calibration.machine_trace.sampler import MachineTrace
 from catalogs.arrays import FloatArray
+from catalogs.errors import InputError
+from catalogs.hardware.catalog import parse_hardware
+from catalogs.hardware.host_copies import PAGE_SIZES
+from catalogs.hardware.specs import HostCopyRate
 from catalogs.ui.words import percent
+from catalogs.units import GIGA
 
 #: Gains below this share are not worth a change.
 LEAST_GAIN: Final = 0.005
@@ -115,6 +121,15 @@ class EngineTime:
             return np.empty(0)
         return values[np.isfinite(values) & (engine > _BUSY_CORES if engine is not None else True)]
 
+    def copied(self, to_device: bool) -> float:
+        """Return the bytes per second that the busiest accelerator copies from the host, or to it."""
+        for names in (("to_device", "to_host"), ("received", "sent")):
+            pattern = rf"gpu\.\d+\.(copied\.)?{names[0] if to_device else names[1]}"
+            found = [self.mean(name) for name in self.signals if re.fullmatch(pattern, name)]
+            if found:
+                return max(found)
+        return 0.0
+
     @property
     def cores(self) -> float:
         """Return the cores that the engine used and waited for."""
@@ -209,8 +224,44 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 
 
-def advice(trace: MachineTrace, costs: PageFaultCosts) -> list[Advice]:
-    """Return the changes that are worth it, the largest gain first."""
+def measured_copies() -> tuple[HostCopyRate, ...]:
+    """Return the rates of copies by page size that `calibrate run` measured on this machine; none without them."""
+    try:
+        return parse_hardware("local").node.host_copies
+    except InputError:
+        return ()
+
+
+def copies_in_larger_pages(engine: EngineTime, copies: Sequence[HostCopyRate]) -> Advice | None:
+    """Return the gain of larger pages of host memory for copies to and from accelerators; None where there is none.
+
+    The bytes that an accelerator copies in each second would take less time at the rate that was measured with larger
+    pages. Traces of profilers state the bytes of copies, others all bytes over PCIe, which include those between
+    accelerators.
+    """
+    usual = {each.to_device: each.bytes_per_s for each in copies if each.pages == PAGE_SIZES[0]}
+    gains = {}
+    for pages in PAGE_SIZES[1:]:
+        larger = {each.to_device: each.bytes_per_s for each in copies if each.pages == pages}
+        gains[pages] = sum(
+            engine.copied(to_device) * max(0.0, 1.0 / now - 1.0 / then)
+            for to_device in (True, False)
+            if (now := usual.get(to_device)) and (then := larger.get(to_device))
+        )
+    best = max(gains, key=lambda pages: gains[pages])
+    moved = engine.copied(True) + engine.copied(False)
+    why = f"accelerators copy {moved / GIGA:.2g} GB/s, and copies with pages of {best} were measured to be faster"
+    return Advice(f"keep offloaded blocks in pages of {best} (kv_offload.host_pages)", min(gains[best], 1.0), why)
+
+
+def advice(trace: MachineTrace, costs: PageFaultCosts, copies: Sequence[HostCopyRate] = ()) -> list[Advice]:
+    """Return the changes that are worth it, the largest gain first.
+
+    Args:
+        trace: The trace.
+        costs: Seconds of page faults.
+        copies: Rates of copies between the host and an accelerator by page size, where they were measured.
+    """
     engine = EngineTime(trace.signals())
-    found = [each for rule in RULES if (each := rule(engine, costs)) is not None and each.gain >= LEAST_GAIN]
-    return sorted(found, key=lambda each: -each.gain)
+    found = [*(rule(engine, costs) for rule in RULES), copies_in_larger_pages(engine, copies)]
+    return sorted((each for each in found if each is not None and each.gain >= LEAST_GAIN), key=lambda each: -each.gain)

@@ -14,6 +14,7 @@ from calibration.machine_trace.perfetto import write_perfetto
 from calibration.machine_trace.readings import quantity
 from calibration.machine_trace.sampler import MachineTrace, facts_of
 from catalogs.errors import InputError
+from catalogs.hardware.specs import HostCopyRate
 from catalogs.io.output_files import make_folder, write_atomically
 
 SAMPLES: Final = "machine.parquet"
@@ -76,8 +77,13 @@ def read_trace(folder: Path) -> tuple[MachineTrace, list[dict[str, float]]]:
     return trace, requests
 
 
-def document(trace: MachineTrace, requests: Requests, costs: PageFaultCosts) -> dict[str, Any]:
-    """Return what a trace shows: disturbances, the signals while the slowest requests were served, and advice."""
+def document(
+    trace: MachineTrace, requests: Requests, costs: PageFaultCosts, copies: Sequence[HostCopyRate] = ()
+) -> dict[str, Any]:
+    """Return what a trace shows: disturbances, the signals while the slowest requests were served, and advice.
+
+    The last two arguments are those of `advice`.
+    """
     slow, limit_s = while_slow(trace, requests)
     waiting, first_limit_s = while_slow(trace, until_first_token(requests))
     signals = trace.signals()
@@ -92,5 +98,5 @@ def document(trace: MachineTrace, requests: Requests, costs: PageFaultCosts) -> 
         "first_token_slow_from_s": first_limit_s,
         "while_first_token_slow": [asdict(each) | {"unit": quantity(each.signal).unit} for each in waiting[:_MOST]],
         "page_fault_s": asdict(costs),
-        "advice": [asdict(each) for each in advice(trace, costs)],
+        "advice": [asdict(each) for each in advice(trace, costs, copies)],
     }

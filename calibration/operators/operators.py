@@ -7,7 +7,7 @@ the work of one rank: its sizes are those after the tensor-parallel split. Bytes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Final, get_args
 
 import numpy as np
@@ -25,6 +25,10 @@ SORT_BYTES_PER_LOGIT: Final = (8 + 100 + 24 + 24) + 58
 
 #: Bytes that greedy sampling moves for each logit: read, written as fp32, read.
 GREEDY_BYTES_PER_LOGIT: Final = 2 + 4 + 4
+
+
+#: Metadata of a field that describes a step but no measured row: tables of rows have no column of it.
+NOT_MEASURED: Final = {"measured": False}
 
 
 def extents(values: Sequence[int]) -> str:
@@ -68,6 +72,12 @@ class GroupedGemm:
     experts_per_token: int
     expert_ranks: int  # number of ranks that share the experts; 1: this rank holds all experts
     dtype: str
+    #: Rows to which the kernel pads the rows of each expert, and all rows that it reserves are computed; 0: no padding.
+    block_rows: int = field(default=0, metadata=NOT_MEASURED)
+    #: The skew of the router (calibration/operators/expert_loads.py); None: the loads of the public tables.
+    skew: float | None = field(default=None, metadata=NOT_MEASURED)
+    #: Whether copies of popular experts, which `n_experts` includes, give every rank and every expert equal loads.
+    balanced: bool = field(default=False, metadata=NOT_MEASURED)
 
 
 @dataclass(frozen=True, slots=True)

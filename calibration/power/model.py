@@ -18,11 +18,21 @@ import json
 import math
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
+from statistics import NormalDist
 from typing import Any, Final
 
 import numpy as np
 
-from calibration.operators.operators import Convolution, Gemm, Matmul, MlaModule, NonCausalAttention, Operator
+from calibration.operators.operators import (
+    Convolution,
+    Gemm,
+    GroupedGemm,
+    Matmul,
+    MlaModule,
+    NonCausalAttention,
+    Operator,
+)
+from calibration.operators.roofline import distinct_experts
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
@@ -57,16 +67,46 @@ COLLECTIVE_BASE: Final = 0.22
 
 
 def group_of(op: Operator) -> str:
-    """Return the name of the coefficient group of an operator."""
+    """Return the name of the coefficient group of an operator.
+
+    The group `moe` was fitted per counted operation of kernels that also compute rows without tokens. Experts in blocks
+    of which every row is counted (`block_rows`) are matrix products like any other.
+    """
     if isinstance(op, MlaModule):
         return f"mla_{op.stage}"
     if isinstance(op, Gemm) and op.dtype == "fp8_block":
         return "gemm_fp8_block"
     if isinstance(op, NonCausalAttention):  # the same kernels without a mask
         return "prefill_attention"
-    if isinstance(op, Matmul | Convolution):
+    if isinstance(op, Matmul | Convolution) or pads_experts(op):
         return "gemm"
     return op.family if op.family in GROUPS else "other"
+
+
+def pads_experts(op: Operator) -> bool:
+    """Return whether the operator computes experts in blocks of which rows without a token count too."""
+    return isinstance(op, GroupedGemm) and bool(op.block_rows)
+
+
+def computing_share(op: Operator) -> FloatArray:
+    """Return the share of an operator's time in which the mean rank computes and does not wait, in 0..1.
+
+    It is 1 for everything but experts that ranks share. The rank with the most active experts sets the time of their
+    kernel, and the others wait for it in the next collective. With t tokens that choose k of N experts evenly, an
+    expert is active with the probability q = 1 - (1 - k/N)^t, and a rank with n = N / ranks experts has n q of them
+    with the variance n q (1 - q). The largest of as many normal variables (Blom, *Statistical Estimates and Transformed
+    Beta-Variables*, 1958) stands for the busiest rank, which has at least one active expert and at most n. Experts in
+    padded blocks take the same time on every rank. The result has the shape of the operator's tokens.
+    """
+    if not isinstance(op, GroupedGemm) or op.expert_ranks == 1 or pads_experts(op):
+        return np.ones(())
+    ranks, tokens = op.expert_ranks, np.maximum(np.asarray(op.tokens, dtype=np.float64), 1.0)
+    held = op.n_experts / ranks
+    mean = distinct_experts(tokens, op.n_experts, op.experts_per_token) / ranks
+    spread = np.sqrt(np.maximum(mean * (1.0 - mean / held), 0.0))
+    most = mean + NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25)) * spread
+    share: FloatArray = mean / np.maximum(np.minimum(most, held), np.minimum(mean * ranks, 1.0))
+    return np.minimum(share, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +140,19 @@ class PowerModel:
         """
         u_c, u_m = (np.clip(np.asarray(u, dtype=np.float64), 0.0, 1.0) for u in (compute_fraction, memory_fraction))
         return self.curves[group].watts(u_c, u_m * accelerator.memory_bandwidth_bytes_per_s, accelerator)
+
+    def operator_w(
+        self, op: Operator, compute_fraction: FloatArray, memory_fraction: FloatArray, accelerator: Accelerator
+    ) -> FloatArray:
+        """Return the mean power demand in watts of the ranks that run an operator, as `watts` does.
+
+        Arithmetic and traffic are those of the mean rank. A rank that waits for the busiest one draws the base of a
+        collective instead of its own. Shape of all arrays: that of the operator, (n,) or ().
+        """
+        group = group_of(op)
+        whole_w = self.watts(group, compute_fraction, memory_fraction, accelerator)
+        saved = (1.0 - computing_share(op)) * max(self.curves[group].base - self.curves["collective"].base, 0.0)
+        return whole_w - saved * (accelerator.tdp_w - accelerator.idle_w)
 
     def to_json(self) -> dict[str, Any]:
         """Return the model as JSON data, the inverse of `from_json`."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibration.machine_trace.advice import page_fault_costs
+from calibration.machine_trace.advice import measured_copies, page_fault_costs
 from calibration.machine_trace.disturbances import disturbances
 from calibration.machine_trace.folder import document, write_trace
 from calibration.machine_trace.readings import moment_text, quantity, value_text
@@ -53,7 +53,8 @@ def write_trace_and_page(folder: Path, trace: MachineTrace, requests: Sequence[M
         return
     with suppress(InputError):
         html_page.need_plotly()
-        write_page(trace, requests, document(trace, requests, page_fault_costs()), folder / PAGE)
+        found = document(trace, requests, page_fault_costs(), measured_copies())
+        write_page(trace, requests, found, folder / PAGE)
 
 
 def _advice(found: dict[str, Any]) -> PageSection:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: Operator columns by family: the fields of its operator. "mixed_attention" has no operator: it is one kernel over
 #: prefill chunks and decodes together, and only checks how well the two times add up.
 OPERATOR_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
-    family: tuple(f.name for f in fields(op)) for family, op in OPERATOR_OF.items()
+    family: tuple(f.name for f in fields(op) if f.metadata.get("measured", True)) for family, op in OPERATOR_OF.items()
 }
 
 OPERATOR_COLUMNS["mixed_attention"] = tuple(
@@ -36,7 +36,8 @@ OPERATOR_COLUMNS["mixed_attention"] = tuple(
 
 COMMON_COLUMNS: Final = ("seconds", "source")
 
-OPTIONAL_COLUMNS: Final = ("watts", "kernel", "distribution")
+#: `even_seconds` is the time of experts with the same number of rows each.
+OPTIONAL_COLUMNS: Final = ("watts", "kernel", "distribution", "even_seconds")
 
 
 def check_rows(family: str, rows: pd.DataFrame) -> pd.DataFrame:

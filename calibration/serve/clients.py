@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
@@ -14,6 +12,7 @@ import numpy as np
 
 from calibration.accuracy.measured_run import MeasuredRun
 from calibration.importers.results import measured_run_file
+from calibration.serve.resident_program import ResidentProgram
 from calibration.serve.server import log_tail
 from catalogs.errors import InputError
 from catalogs.io.output_files import make_folder, write_atomically
@@ -122,11 +121,27 @@ class InProcessEngine(Protocol):
         """Return every engine step so far in the columns of an iteration log, or None where none are logged."""
 
 
-@dataclass(frozen=True, slots=True)
+@runtime_checkable
+class ResidentClient(Protocol):
+    """The additional interface of a client whose program stays loaded between replays."""
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """Return the ids of the client's processes."""
+
+    def load(self, target: Endpoint, log: Path) -> None:
+        """Start to load the program, so that it is ready when the server is."""
+
+    def close(self) -> None:
+        """End the program."""
+
+
+@dataclass(slots=True)
 class VllmBench:
     """`vllm bench serve` of a Python environment.
 
-    Prompts are random token ids, and outputs have the exact lengths of the requests.
+    Prompts are random token ids, and outputs have the exact lengths of the requests. The program is loaded at the first
+    replay and stays loaded until `close`.
 
     Attributes:
         python: The interpreter of the environment.
@@ -138,6 +153,27 @@ class VllmBench:
     python: Path
     name: str = "vllm bench serve"
     new_connections: bool = False
+    _program: ResidentProgram = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._program = ResidentProgram(self.name, self.python, _VLLM_BENCH)
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """Return the id of the client's process, if it runs."""
+        return self._program.pids
+
+    def load(self, target: Endpoint, log: Path) -> None:
+        """Start to load the program, without waiting for it.
+
+        Raises:
+            InputError: The interpreter cannot be started, or the key of the endpoint is missing.
+        """
+        self._program.start(target.environment(), log)
+
+    def close(self) -> None:
+        """End the program, if it runs."""
+        self._program.close()
 
     def replay(self, requests: RequestSet, target: Endpoint, out: Path) -> MeasuredRun:
         """Send `requests` and return the measured run; see `Client.replay`."""
@@ -145,9 +181,9 @@ class VllmBench:
         trace, result = out / "trace.jsonl", out / "result.json"
         result.unlink(missing_ok=True)
         write_atomically(trace, [trace_text(requests)])
-        command = [str(self.python), "-c", _VLLM_BENCH, *self._options(requests, target), "--dataset-path", str(trace)]
-        command += ["--result-dir", str(out), "--result-filename", result.name]
-        run_client(self.name, command, target, timeout_s(requests), out / "client.log")
+        words = [*self._options(requests, target), "--dataset-path", str(trace.resolve())]
+        words += ["--result-dir", str(out.resolve()), "--result-filename", result.name]
+        self._program.call(words, target.environment(), timeout_s(requests), out / "client.log")
         if not result.is_file():
             raise InputError(f"{self.name} wrote no result", log_tail(out / "client.log"))
         return complete(measured_run_file(result), requests, out)
@@ -165,13 +201,14 @@ class VllmBench:
         return options
 
 
-#: Starts the client without the `vllm` command, because some builds of the package are installed without its metadata.
+#: Runs the client without the `vllm` command, because some builds of the package are installed without its metadata.
 _VLLM_BENCH: Final = (
     "import argparse\n"
     "from vllm.benchmarks.serve import add_cli_args, main\n"
-    "parser = argparse.ArgumentParser()\n"
-    "add_cli_args(parser)\n"
-    "main(parser.parse_args())\n"
+    "def run(words):\n"
+    "    parser = argparse.ArgumentParser()\n"
+    "    add_cli_args(parser)\n"
+    "    main(parser.parse_args(words))\n"
 )
 
 
@@ -192,32 +229,6 @@ def timeout_s(requests: RequestSet) -> float:
     last = float(requests.arrival_s.max()) if requests.n else 0.0
     tokens = float(requests.output_tokens.sum() + 0.1 * requests.input_tokens.sum())
     return BASE_TIMEOUT_S + 2.0 * last + 1.0 * tokens
-
-
-def run_client(name: str, command: Sequence[str], target: Endpoint, timeout_s: float, log: Path) -> None:
-    """Run a client to its end and write its output to `log`.
-
-    Raises:
-        InputError: If the client cannot be started, fails, or takes longer than `timeout_s` seconds. It shows the last
-            lines of the log.
-    """
-    with log.open("wb") as file:
-        try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env=target.environment(),
-                timeout=timeout_s,
-                check=False,
-            )
-        except OSError as error:
-            raise InputError(f"{name} cannot be started", str(error)) from None
-        except subprocess.TimeoutExpired:
-            raise InputError(f"{name} was stopped after {timeout_s:.0f} s", log_tail(log)) from None
-    if done.returncode:
-        raise InputError(f"{name} failed with status {done.returncode}", log_tail(log))
 
 
 def complete(run: MeasuredRun, requests: RequestSet, out: Path) -> MeasuredRun:

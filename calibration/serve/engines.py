@@ -16,6 +16,9 @@ from catalogs.errors import InputError
 
 SERVED_NAME: Final = "served-model"
 
+#: Processes that need a core each while a worker of vLLM computes: engine core, API server and client.
+PROCESSES_BESIDE_THE_WORKER: Final = 3
+
 DTYPES: Final = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
@@ -41,6 +44,11 @@ class ServedLimits(Limits):
 def vllm(python: Path, model: Path, port: int, limits: ServedLimits, on_cpu: bool) -> Launch:
     """Return the launch of vLLM's API server, greedy, with the iteration log and without a prefix cache.
 
+    On a CPU, vLLM computes in a worker process, and the worker and the engine core wait for each other actively
+    (`SpinCondition` in shm_broadcast.py): both keep a core busy beside those of the API server and of the client. On
+    machines without that many cores the tokens of a request then reach the client together, up to seconds late.
+    There the engine core computes itself, as it does on one GPU; its log then times only the rest of a step.
+
     Raises:
         InputError: If the weight dtype is quantised.
     """
@@ -62,6 +70,10 @@ def vllm(python: Path, model: Path, port: int, limits: ServedLimits, on_cpu: boo
         cores = sorted(os.sched_getaffinity(0))[: limits.threads]
         env |= {"VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)), "OMP_NUM_THREADS": str(limits.threads)}
         env |= {"VLLM_CPU_KVCACHE_SPACE": "2"}
+        if len(os.sched_getaffinity(0)) < limits.threads + PROCESSES_BESIDE_THE_WORKER:
+            command += ["--distributed-executor-backend", "uni"]
+            env |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # else vLLM replaces "uni" on CPUs; a server ignores it
+            return Launch("vllm", tuple(command), port, env, logs_steps=False)
     return Launch("vllm", tuple(command), port, env)
 
 

@@ -3,6 +3,10 @@
 Other processes and other guests of the same host slow a machine down for seconds at a time. A probe therefore repeats
 its lengths and its bursts in turn until each part has lasted for several seconds, so that every size is measured at
 several moments. The requests of a large model last that long with the fewest repeats.
+
+A burst of a small model takes a tenth of a second. The first burst of every size is followed by the longest pause that
+it could need; the others follow as closely as the first ones allow, so that most of the time is spent on decoding and
+the machine does not fall idle, which it leaves slowly.
 """
 
 from __future__ import annotations
@@ -30,11 +34,17 @@ N_LENGTHS: Final = 12
 
 BURSTS: Final = (2, 4, 8, 16, 32, 64, 128)
 
-REPEATS: Final = (2, 8)  # fewest and most of each length and of each burst
+REPEATS: Final = (2, 8)  # fewest and most of each length
+
+BURST_REPEATS: Final = (2, 32)  # fewest and most of each burst
 
 PART_S: Final = 10.0  # time that the single requests, and the bursts, should take
 
-SPACE: Final = 1.5  # time between bursts, in multiples of the longest time that a burst should take
+SPACE: Final = 1.5  # time between the first bursts, in multiples of the longest time that a burst should take
+
+MEASURED_SPACE: Final = 2.0  # time between further bursts, in multiples of the time that the first of their size took
+
+PAUSE_S: Final = 0.05  # beyond that, for the client
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +126,19 @@ def probe(
     sizes = tuple(n for n in BURSTS if n <= limits.max_num_seqs)
     first = lone.stat("ttft", "mean") * BURST_INPUT_TOKENS / max(float(lone.input_tokens.mean()), 1.0)
     times_s = max(first, lone.stat("ttft", "p50") * 0.2), lone.stat("tpot", "p50")
-    sizes *= repeats_within(limits.part_s, float(_spaces_s(np.array(sizes), *times_s).sum()))
-    spread = burst_requests(sizes, *times_s)
-    return Probe(lone, send(spread, np.repeat(np.arange(len(sizes)), sizes), out / "bursts"), sizes)
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    once = send(burst_requests(sizes, cautious_spaces_s(sizes, *times_s)), groups, out / "bursts")
+    spaces_s = measured_spaces_s(once, sizes)
+    repeats = repeats_within(limits.part_s, float(spaces_s.sum()), BURST_REPEATS) - 1
+    further = burst_requests(sizes * repeats, np.tile(spaces_s, repeats))
+    groups = np.repeat(np.arange(len(sizes) * repeats), sizes * repeats)
+    runs = [once, send(further, groups, out / "further-bursts")]
+    return Probe(lone, combined(_in_turn(runs)), sizes * (1 + repeats))
 
 
-def repeats_within(most_s: float, once_s: float) -> int:
-    """Return how often something that takes `once_s` is repeated to take `most_s`, within REPEATS."""
-    fewest, most = REPEATS
+def repeats_within(most_s: float, once_s: float, limits: tuple[int, int] = REPEATS) -> int:
+    """Return how often something that takes `once_s` is repeated to take `most_s`, within (fewest, most)."""
+    fewest, most = limits
     return fewest if once_s <= 0.0 else min(most, max(fewest, int(most_s / once_s)))
 
 
@@ -191,8 +206,21 @@ def lone_requests(most_input_tokens: int, seed: int, repeats: int = REPEATS[0]) 
     return RequestSet(np.zeros(len(inputs)), inputs, np.full(len(inputs), OUTPUT_TOKENS), concurrency=1, name="lone")
 
 
-def burst_requests(sizes: tuple[int, ...], first_s: float, token_s: float) -> RequestSet:
+def burst_requests(sizes: tuple[int, ...], spaces_s: FloatArray) -> RequestSet:
     """Return bursts of equal requests.
+
+    Args:
+        sizes: Requests of each burst.
+        spaces_s: Seconds from each burst to the next. Shape (bursts,).
+    """
+    n = np.array(sizes, dtype=np.int64)
+    arrivals_s = np.repeat(np.cumsum(np.append(0.0, spaces_s))[:-1], n)
+    inputs, outputs = (np.full(len(arrivals_s), tokens) for tokens in (BURST_INPUT_TOKENS, OUTPUT_TOKENS))
+    return RequestSet(arrivals_s, inputs, outputs, name="bursts")
+
+
+def cautious_spaces_s(sizes: tuple[int, ...], first_s: float, token_s: float) -> FloatArray:
+    """Return the seconds from each burst to the next before any burst was measured; shape (bursts,).
 
     Each burst ends before the next begins, even if a step of n requests takes as long as n steps of one request.
 
@@ -201,13 +229,13 @@ def burst_requests(sizes: tuple[int, ...], first_s: float, token_s: float) -> Re
         first_s: Time to first token of a single request, in seconds.
         token_s: Time per output token of a single request, in seconds.
     """
-    n = np.array(sizes, dtype=np.int64)
-    arrivals_s = np.repeat(np.cumsum(np.append(0.0, _spaces_s(n, first_s, token_s)))[:-1], n)
-    inputs, outputs = (np.full(len(arrivals_s), tokens) for tokens in (BURST_INPUT_TOKENS, OUTPUT_TOKENS))
-    return RequestSet(arrivals_s, inputs, outputs, name="bursts")
-
-
-def _spaces_s(n: IntArray, first_s: float, token_s: float) -> FloatArray:
-    """Return the seconds from each burst of n requests to the next. All arrays have shape (bursts,)."""
     each_s = SPACE * (first_s + 0.5 * OUTPUT_TOKENS * token_s)
-    return n.astype(np.float64) * each_s + (OUTPUT_TOKENS * token_s + 0.3)
+    return np.array(sizes, dtype=np.float64) * each_s + (OUTPUT_TOKENS * token_s + 0.3)
+
+
+def measured_spaces_s(run: MeasuredRun, sizes: tuple[int, ...]) -> FloatArray:
+    """Return the seconds from each burst to the next by how long one of each size took; shape (bursts,)."""
+    ends = np.cumsum(sizes).tolist()
+    members = [slice(end - n, end) for end, n in zip(ends, sizes, strict=True)]
+    took_s = [float((run.arrival_s[m] + run.e2e_s[m]).max() - run.arrival_s[m].min()) for m in members]
+    return MEASURED_SPACE * np.array(took_s) + PAUSE_S

@@ -41,6 +41,7 @@ class Launch:
     port: int
     env: dict[str, str] = field(default_factory=dict)
     health: str = "/health"
+    logs_steps: bool = True  # whether the log holds the time of each step, if the engine logs steps
     restart_per_replay: bool = False  # whether earlier requests affect the speed, so that every replay needs a restart
 
     @property

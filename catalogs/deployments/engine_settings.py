@@ -13,7 +13,7 @@ from catalogs.deployments.schema import AttentionBackend, CudaGraphMode, Deploym
 from catalogs.engines.profile import EngineProfile
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
-from catalogs.models.spec import ModelSpec
+from catalogs.models.spec import ModelSpec, WeightFormat
 
 #: Number formats of MXFP4 experts' inputs: the device needs 4-bit operands for `mxfp8`.
 ActivationDtype = Literal["bf16", "mxfp8"]
@@ -21,6 +21,9 @@ ActivationDtype = Literal["bf16", "mxfp8"]
 _GRAPHS: Final = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
 
 _KERNELS: Final = ("moe_backend", "attention_backend")
+
+#: Kernels of experts with rows of their own in the operator tables, where they are not the engine's choice.
+_PRICED_EXPERTS: Final = "marlin"
 
 #: Multiples of this are captured beyond an engine's own sizes (config/vllm.py, _set_cudagraph_sizes).
 _FURTHER_SIZES: Final = 16
@@ -38,7 +41,8 @@ class EngineSettings:
         cudagraph_mode: Which steps run in CUDA graphs (--compilation-config, cudagraph_mode).
         cudagraph_capture_sizes: Tokens of the captured batches (--cudagraph-capture-sizes).
         max_cudagraph_capture_size: The largest captured batch (--max-cudagraph-capture-size).
-        moe_backend: Kernels of experts (--moe-backend); recorded, not priced.
+        moe_backend: Kernels of experts (--moe-backend). Marlin's are priced for experts in MXFP4, and only DeepGEMM
+            pads its rows; others are recorded, not priced.
         attention_backend: Kernels of attention (--attention-backend); recorded, not priced.
     """
 
@@ -64,14 +68,16 @@ class EngineSettings:
         """Return the keys that are set."""
         return [key for key in KEYS if getattr(self, key) is not None]
 
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """Return a notice for each setting that is recorded without an effect on the times of steps."""
-        found = [
-            f"{key} {getattr(self, key)} is recorded: steps are priced with the kernels of the operator tables"
-            for key in _KERNELS
-            if getattr(self, key) is not None
-        ]
+    def notices(self, stored: WeightFormat) -> tuple[str, ...]:
+        """Return notices about settings that are recorded without an effect on the times of steps, kernels in one.
+
+        Args:
+            stored: The storage of the weights; Marlin's kernels are priced for experts in MXFP4 only.
+        """
+        priced = _PRICED_EXPERTS if stored.has_mxfp4("experts") else None
+        named = [(key, getattr(self, key)) for key in _KERNELS]
+        kernels = ", ".join(f"{key} {value}" for key, value in named if value not in (None, priced))
+        found = [f"recorded, not priced: {kernels}; steps take the kernels of the operator tables"] if kernels else []
         if self.cudagraph_mode == "piecewise" and not self.enforce_eager:
             found.append("cudagraph_mode piecewise: the launches of attention outside the graphs are not priced")
         return tuple(found)
@@ -101,6 +107,10 @@ class EngineSettings:
             changed["mxfp8_activations"] = self.activation_dtype == "mxfp8"
         if self.moe_backend is not None and not model.is_moe:
             raise InputError(f"moe_backend is that of experts; {model.name} has none", self.moe_backend, "null")
+        if self.moe_backend is not None:
+            changed["marlin_experts"] = self.moe_backend == _PRICED_EXPERTS
+        if self.moe_backend not in (None, "deepgemm"):
+            changed["expert_block_rows"] = {}  # only DeepGEMM computes padded blocks
         return replace(engine, **(changed | self._graphs(engine)))
 
     def _graphs(self, engine: EngineProfile) -> dict[str, Any]:

@@ -15,6 +15,9 @@ ROLES: Final[tuple[Role, ...]] = ("both", "prefill", "decode")
 #: How tokens reach the ranks with their experts, by vLLM's names; deepep_auto is SGLang's `--deepep-mode auto`.
 All2All = Literal["allgather_reducescatter", "deepep_high_throughput", "deepep_low_latency", "deepep_auto"]
 
+#: The exchange without DeepEP, the default of engines: every rank receives every token.
+ALLGATHER_REDUCESCATTER: Final[All2All] = "allgather_reducescatter"
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Layout:
@@ -26,7 +29,8 @@ class Layout:
     expert_parallel: bool = False
     context_parallel: int = 1
     decode_context_parallel: int = 1  # reuses the tensor or context ranks
-    all2all_backend: All2All = "allgather_reducescatter"
+    all2all_backend: All2All = ALLGATHER_REDUCESCATTER
+    redundant_experts: int = 0  # copies of popular experts in each layer, with which all ranks have equal loads
 
     @property
     def accelerators(self) -> int:
@@ -39,7 +43,8 @@ class Layout:
         further = (("PP", self.pipeline_parallel), ("DP", self.data_parallel), ("CP", self.context_parallel))
         cut = "".join(f" x {name}{size}" for name, size in further if size > 1)
         shared = f" + DCP{self.decode_context_parallel}" if self.decode_context_parallel > 1 else ""
-        return f"TP{self.tensor_parallel}{cut}{' + EP' if self.expert_parallel else ''}{shared}"
+        copies = f" with {self.redundant_experts} redundant experts" if self.redundant_experts else ""
+        return f"TP{self.tensor_parallel}{cut}{' + EP' if self.expert_parallel else ''}{copies}{shared}"
 
 
 @dataclass(frozen=True, slots=True)

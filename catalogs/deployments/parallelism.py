@@ -6,7 +6,7 @@ import math
 from dataclasses import fields, replace
 from typing import Final
 
-from catalogs.deployments.layout import Layout
+from catalogs.deployments.layout import ALLGATHER_REDUCESCATTER, Layout
 from catalogs.deployments.schema import Deployment
 from catalogs.engines.profile import EngineProfile
 from catalogs.errors import InputError
@@ -36,6 +36,7 @@ def resolve_layout(deployment: Deployment, model: ModelSpec, hardware: Hardware)
     replicas = d.replicas
     found = Layout(**{f.name: getattr(d, f.name) for f in fields(Layout)})
     _check_exchange(found)
+    check_copies(found, model)
     found, notices = _spread_experts(replicas, found, hardware)
     check_tensor_parallel(model, found.tensor_parallel, found.expert_parallel)
     check_context_parallel(model, found)
@@ -99,7 +100,7 @@ def check_engine(layout: Layout, engine: EngineProfile) -> None:
         rule = f"{engine.name} splits a model by layers or by tensors, not both ways"
         value = f"tensor_parallel: {layout.tensor_parallel}, pipeline_parallel: {layout.pipeline_parallel}"
         raise InputError(rule, value, f"pipeline_parallel: {layout.accelerators}")
-    for key in ("context_parallel", "decode_context_parallel", "all2all_backend"):
+    for key in ("context_parallel", "decode_context_parallel", "all2all_backend", "redundant_experts"):
         requested, default = getattr(layout, key), getattr(Layout(), key)
         if requested != default and key not in engine.flags:
             raise InputError(f"{key} is not simulated for {engine.name}", requested, str(default))
@@ -110,14 +111,40 @@ def _check_exchange(layout: Layout) -> None:
 
     Within one group of tensor ranks, every rank already holds every token.
     """
-    if layout.all2all_backend == "allgather_reducescatter":
+    if layout.all2all_backend == ALLGATHER_REDUCESCATTER:
         return
     if not layout.expert_parallel:
         rule = "all2all_backend needs expert_parallel: it sends tokens to whole experts"
         raise InputError(rule, layout.all2all_backend, "expert_parallel: true")
     if layout.data_parallel * layout.context_parallel == 1:
         rule = "all2all_backend needs data_parallel or context_parallel: tensor ranks hold the same tokens"
-        raise InputError(rule, layout.all2all_backend, "allgather_reducescatter")
+        raise InputError(rule, layout.all2all_backend, ALLGATHER_REDUCESCATTER)
+
+
+def check_copies(layout: Layout, model: ModelSpec) -> None:
+    """Check that the ranks can share the experts and their copies evenly, and that tokens are sent to them.
+
+    A rank without copies of experts computes as many rows as the routing gives it, so only the copies balance the load.
+
+    Raises:
+        InputError: The model has no experts, tokens are gathered by all ranks, or experts and copies do not divide by
+            the ranks.
+    """
+    copies, ranks = layout.redundant_experts, layout.tensor_parallel * layout.data_parallel * layout.context_parallel
+    if not copies:
+        return
+    if not model.is_moe:
+        rule = f"redundant_experts are copies of experts; {model.name} has none"
+        raise InputError(rule, copies, "redundant_experts: 0")
+    if layout.all2all_backend == ALLGATHER_REDUCESCATTER:
+        rule = "redundant_experts is simulated with the backends that send tokens to their experts only"
+        raise InputError(rule, layout.all2all_backend, "all2all_backend: deepep_low_latency")
+    for experts in {group.ffn.routed_experts for group in model.groups if group.ffn is not None}:
+        if experts and (experts + copies) % ranks:
+            over = (experts + copies) % ranks
+            fits = copies - over if over < ranks - over and copies > over else copies - over + ranks
+            rule = f"{experts} experts and their copies must divide by the {ranks} ranks that share them"
+            raise InputError(rule, f"redundant_experts: {copies}", f"redundant_experts: {fits}")
 
 
 def check_context_parallel(model: ModelSpec, layout: Layout) -> None:
@@ -177,13 +204,15 @@ def _unmeasured_groups(layout: Layout, hardware: Hardware) -> tuple[str, ...]:
     """Return one notice for each kind of group whose collectives have not been measured."""
     tp, cp, stages = layout.tensor_parallel, layout.context_parallel, layout.pipeline_parallel
     experts = tp * cp * layout.data_parallel * stages if layout.data_parallel > 1 else 1
+    own = "NCCL's own model"
+    of_experts = own if layout.all2all_backend == ALLGATHER_REDUCESCATTER else "the latencies that DeepEP publishes"
     found = []
     for what, ranks in (("tensor_parallel", tp), ("context_parallel", tp * cp if cp > 1 else 1), ("experts", experts)):
-        domains = -(-ranks // hardware.link_domain)
+        domains, model = -(-ranks // hardware.link_domain), of_experts if what == "experts" else own
         if domains > 1:
             found.append(
                 f"{what}: {ranks} ranks over {domains} link domains of {hardware.link_domain}: their collectives cross "
-                f"the network in every layer; their times follow NCCL's own model and are not measured"
+                f"the network in every layer; their times follow {model} and are not measured"
             )
         elif what == "tensor_parallel" and ranks > MOST_MEASURED:
             found.append(f"{what}: collectives of {ranks} ranks are extrapolated from {MOST_MEASURED}, not measured")

@@ -150,6 +150,7 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
     own = encoder_decoders.notices(names.model, names.engine) + names.model.notices + names.hardware.notices
     own += speculation.notices if speculation else ()
     weight_dtype, weight_notices = _weight_dtype(deployment.weight_dtype, names)
+    set_notices = settings.notices(names.model.weight_format(weight_dtype))
     kv_dtype, kv_notices = _kv_dtype(deployment.kv_dtype, weight_dtype, names)
     replicas, layout, layout_notices = parallelism.resolve_layout(deployment, names.model, names.hardware)
     scaling = _scaling(deployment, replicas, names)
@@ -185,7 +186,7 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
         swap_bytes=features.resolve_swap_bytes(deployment, names.hardware, replicas, layout),
         stage_layers=resolve_stage_layers(deployment.pipeline_layers, layout, names.model, names.engine),
         settings=settings,
-        notices=engine_notices + settings.notices + own + weight_notices + kv_notices + layout_notices,
+        notices=engine_notices + set_notices + own + weight_notices + kv_notices + layout_notices,
     )
 
 

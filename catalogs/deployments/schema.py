@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from catalogs.deployments.encoder_decoders import default_engine
-from catalogs.deployments.layout import ROLES, All2All, Role
+from catalogs.deployments.layout import ALLGATHER_REDUCESCATTER, ROLES, All2All, Role
 from catalogs.deployments.speculation import Speculative
 from catalogs.engines.profile import KvTransfer, RankDispatch
 from catalogs.errors import InputError, nearest_name
@@ -188,7 +188,8 @@ class Deployment(StrictYamlBlock):
     expert_parallel: bool = False
     context_parallel: PositiveInt = 1  # ranks that share each prompt's tokens
     decode_context_parallel: PositiveInt = 1  # ranks that share each sequence's KV, among tensor or context ranks
-    all2all_backend: All2All = "allgather_reducescatter"
+    all2all_backend: All2All = ALLGATHER_REDUCESCATTER
+    redundant_experts: NonNegativeInt = 0  # copies of popular experts in each layer; 0: no load balancer
     api_server_count: PositiveInt | None = (
         None  # API server processes of each replica; null: one per data-parallel rank
     )

@@ -36,13 +36,19 @@ def resolve_stage_layers(
         engine: The engine, whose rule divides them.
 
     Raises:
-        InputError: The key does not name a number of layers for each stage, or they do not add up to the model's.
+        InputError: The key does not name a number of layers for each stage, or they do not add up to the model's; or
+            the engine's own division leaves a stage without layers, as llama.cpp's does where twice the stages exceed
+            the layers by two or more: its last device then holds only the output layer.
     """
     stages = layout.pipeline_parallel
     if stages == 1 and given is None:
         return ()
     own = divided(engine.spare_layers, model.n_layers, stages)
     if given is None:
+        if min(own) == 0:
+            rule = f"{engine.name} leaves a stage without layers of {model.name}, which has {model.n_layers}"
+            fewer = next(n for n in range(stages - 1, 0, -1) if min(divided(engine.spare_layers, model.n_layers, n)))
+            raise InputError(rule, f"pipeline_parallel: {stages}", f"pipeline_parallel: {fewer}")
         return own
     nearest = f"pipeline_layers: {list(own)}"
     if len(given) != stages:

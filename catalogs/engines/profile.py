@@ -52,6 +52,10 @@ class HostTimes:
     request_s: Annotated[PositiveFloat, Field(alias="request_ms"), times(_MILLI)] = 0.0
     #: Tokenisation, one prompt at a time.
     request_s_per_input_token: Annotated[PositiveFloat, Field(alias="request_us_per_input_token"), times(_MICRO)] = 0.0
+    #: The same for prompts of random tokens; 0: as for text.
+    request_s_per_random_token: Annotated[
+        NonNegativeFloat, Field(alias="request_us_per_random_token"), times(_MICRO)
+    ] = 0.0
     #: From the end of a step to the client, without the work per token.
     output_s: Annotated[PositiveFloat, Field(alias="output_ms"), times(_MILLI)] = 0.0
     #: The part of request_s that occupies the API process.
@@ -64,12 +68,18 @@ class HostTimes:
     collective_skew_s: Annotated[NonNegativeFloat, Field(alias="collective_skew_us"), times(_MICRO)] = 0.0
     #: Per kernel outside CUDA graphs, on GPUs; 0: hidden by the device.
     kernel_launch_s: Annotated[NonNegativeFloat, Field(alias="kernel_launch_us"), times(_MICRO)] = 0.0
+    #: The same in models with latent attention, whose layers launch more than is counted; 0: as in all models.
+    latent_launch_s: Annotated[NonNegativeFloat, Field(alias="latent_launch_us"), times(_MICRO)] = 0.0
     #: N-gram drafting: search for the last tokens, per sequence.
     ngram_s_per_sequence: Annotated[NonNegativeFloat, Field(alias="ngram_us_per_sequence"), times(_MICRO)] = 0.0
     #: N-gram drafting: per token of the sequence.
     ngram_s_per_token: Annotated[NonNegativeFloat, Field(alias="ngram_ns_per_token"), times(_NANO)] = 0.0
     source: str = ""
     measured: bool = False  # measured on this machine, by a probe of the engine
+
+    def launch_s(self, latent: bool) -> float:
+        """Return the host seconds per kernel outside CUDA graphs, of a model with or without latent attention."""
+        return self.latent_launch_s or self.kernel_launch_s if latent else self.kernel_launch_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +226,7 @@ class EngineProfile:
     fuses_quantisation: bool = False  # norms and activations write per-tensor FP8 for the product that follows
     modelopt_checkpoints: bool = False  # fp8 weights of a 16-bit model are NVIDIA's: one scale a tensor, fp8 KV cache
     mxfp8_activations: bool = False  # MXFP4 experts take 8-bit inputs where the device multiplies 4-bit operands
+    marlin_experts: bool = False  # Marlin's kernels unpack 4-bit experts to 16 bit, as moe_backend can ask for
     shared_experts_beside_tokens: NonNegativeInt = 0  # up to this size, shared experts overlap the routed ones
     #: What happens to block scales where a rank's share of the weights ends inside a block (scale_blocks.py).
     cut_scale_blocks: Literal["refused", "refined", "padded"] = "padded"
@@ -269,6 +280,9 @@ class EngineProfile:
     operator_tables: str = "vllm"
     #: The release of those tables with the kernels of experts that this version runs; None: that of all other tables.
     experts_release: str | None = None
+    #: Rows of the blocks in which experts with block-scaled FP8 weights are computed, by architecture of a card with
+    #: HBM; rows that hold no token are computed too (calibration/operators/roofline.py). {}: only rows of tokens.
+    expert_block_rows: dict[str, PositiveInt] = field(default_factory=dict)
     notice: str = ""  # shown with every result of this profile
     cpu_block_size_tokens: PositiveInt | None = None  # block size on CPUs; None: the same profile on CPUs
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
+import re
 from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
@@ -147,7 +148,7 @@ def _first_error(fields: Collection[str], error: ValidationError, where: str) ->
     message = first["msg"].removeprefix("Value error, ")  # pydantic's prefix before our messages
     message = message[:1].lower() + message[1:]
     return InputError(
-        ": ".join(part for part in (where, key, message) if part), first.get("input"), nearest_bound(first)
+        ": ".join(part for part in (where, key, message) if part), first.get("input"), nearest_choice(first)
     )
 
 
@@ -164,8 +165,13 @@ def _inside_union(errors: list[Any]) -> list[Any]:
     return [{**e, "loc": (*path, *e["loc"][n + 1 :])} for e in inside] or errors
 
 
-def nearest_bound(fault: Mapping[str, Any]) -> str | None:
-    """Return the bound that a number of pydantic's error is beyond, as the nearest valid choice; None for others."""
+def nearest_choice(fault: Mapping[str, Any]) -> str | None:
+    """Return the valid choice nearest to the value of pydantic's error, or None where no one is near.
+
+    It is the bound that a number is beyond, or of a few names the most similar one.
+    """
+    if fault["type"] == "literal_error":
+        return nearest_name(str(fault["input"]), re.findall("'([^']*)'", fault["ctx"]["expected"]))
     name = {"less_than_equal": "le", "greater_than_equal": "ge"}.get(fault["type"])
     return None if name is None else f"{fault['ctx'][name]:.12g}"
 

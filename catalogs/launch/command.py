@@ -21,7 +21,7 @@ COMMANDS: Final[dict[str, Callable[[ResolvedDeployment], Arguments]]] = {
 }
 
 #: Engines whose names begin with that of a family to which they do not belong.
-_OTHERS: Final = ("vllm-v0",)
+_OTHERS: Final = ("vllm-v0", "trtllm-tensorrt")
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,4 +132,6 @@ def _layout(r: ResolvedDeployment, flags: dict[str, str]) -> list[tuple[str, str
     if layout.expert_parallel and layout.all2all_backend in DEEPEP_MODES:
         found.append((flags["all2all_backend"], "deepep"))
         found.append(("--deepep-mode", DEEPEP_MODES[layout.all2all_backend]))
+    if layout.redundant_experts:
+        found += [("--enable-eplb", None), (flags["redundant_experts"], str(layout.redundant_experts))]
     return found

@@ -45,7 +45,8 @@ def trtllm_arguments(resolved: ResolvedDeployment) -> Arguments:
         found.append(("--ep_size", str(ranks)))
     longest = max(limits.max_model_len, r.side_tokens)
     found += [
-        (flags["max_num_seqs"], str(limits.max_num_seqs)),
+        # The flag limits each micro-batch of a pipeline, max_num_seqs all of them together.
+        (flags["max_num_seqs"], str(max(1, limits.max_num_seqs // r.layout.pipeline_parallel))),
         (flags["max_num_batched_tokens"], str(limits.max_num_batched_tokens)),
         (flags["max_model_len"], str(longest)),
         (flags["gpu_memory_utilization"], f"{r.gpu_memory_utilization:g}"),

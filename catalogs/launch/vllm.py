@@ -6,7 +6,7 @@ import json
 from typing import Final
 
 from catalogs.deployments.engine_settings import EngineSettings
-from catalogs.deployments.layout import Layout
+from catalogs.deployments.layout import ALLGATHER_REDUCESCATTER
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.speculation import Speculation
 from catalogs.engines.flags import FlagTable, flag_table
@@ -30,6 +30,9 @@ KV_CHOICES: Final = ("fp8", "bf16")
 #: Experts in MXFP4 take 8-bit inputs (vllm/envs.py).
 MXFP8_VARIABLE: Final = "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8"
 
+#: What versions without --moe-backend read instead of its value marlin, for experts in MXFP4.
+MARLIN_VARIABLE: Final = "VLLM_MXFP4_USE_MARLIN"
+
 #: Layers of each pipeline stage (vllm/envs.py).
 STAGES_VARIABLE: Final = "VLLM_PP_LAYER_PARTITION"
 
@@ -39,8 +42,6 @@ _FLASH_VERSIONS: Final = {"fa2": 2, "fa3": 3, "fa4": 4}
 #: Products, experts and norms by AITER's kernels on AMD, which are off by default (vllm/envs.py); the operator times of
 #: these accelerators are AITER's.
 AITER_VARIABLE: Final = "VLLM_ROCM_USE_AITER"
-
-_DEFAULT_ALL2ALL: Final = Layout().all2all_backend
 
 #: The KV role of a server by the role of its pool (vllm/distributed/kv_transfer, where `kv_both` is deprecated).
 _KV_ROLES: Final = {"prefill": "kv_producer", "decode": "kv_consumer"}
@@ -172,8 +173,11 @@ def _layout(r: ResolvedDeployment, flags: dict[str, str]) -> list[tuple[str, str
     found: list[tuple[str, str | None]] = [(flag, str(size)) for flag, size in sizes if size > 1]
     if r.layout.expert_parallel:
         found.append((flags["expert_parallel"], None))
-        if r.layout.all2all_backend != _DEFAULT_ALL2ALL:
+        if r.layout.all2all_backend != ALLGATHER_REDUCESCATTER:
             found.append((flags["all2all_backend"], r.layout.all2all_backend))
+        if r.layout.redundant_experts:
+            config = json.dumps({"num_redundant_experts": r.layout.redundant_experts})
+            found += [("--enable-eplb", None), (flags["redundant_experts"], config)]
     return found
 
 

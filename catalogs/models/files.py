@@ -177,6 +177,13 @@ class CheckpointFacts(YamlBlock):
         return Checkpoint(self.repository, self.of, weights.build(), self.source, self.as_of)
 
 
+class RoutingFacts(YamlBlock):
+    """How evenly the router of a model chooses experts: the i-th most popular one in proportion to i ** -skew."""
+
+    skew: NonNegativeFloat  # 0: every choice is equally likely
+    source: str
+
+
 class PublishedCount(YamlBlock):
     """A parameter count as the publisher states it."""
 
@@ -205,6 +212,7 @@ class ModelFacts(YamlBlock):
     vision: VisionFacts | None = None
     audio: AudioFacts | None = None
     mtp_layers: NonNegativeInt | None = None
+    routing: RoutingFacts | None = None  # of all layers with experts; None: that of the base, else not known
     weights: WeightFacts | None = None  # the published storage; bf16 where neither file nor base states one
     other_weights: tuple[WeightFacts, ...] = ()  # other published storages; only together with `weights`
     checkpoints: tuple[CheckpointFacts, ...] = ()  # quantised, the preferred first; not inherited from the base
@@ -257,6 +265,12 @@ def load_entry(alias: str) -> ModelSpec:
     found = tuple(checkpoint.build() for checkpoint in facts.checkpoints)
     own = facts.changes() | {"name": alias, "hf_id": load_names().hf_id(alias), "checkpoints": found}
     model = ModelSpec(**own) if facts.base is None else dataclasses.replace(load_entry(facts.base), **own)
+    if facts.routing is not None:
+        groups = [
+            g if g.ffn is None else dataclasses.replace(g, ffn=g.ffn.with_routing_skew(facts.routing.skew))
+            for g in model.groups
+        ]
+        model = dataclasses.replace(model, groups=tuple(groups))
     native = [f for f in model.formats if f.dtype == model.weight_dtype]
     rest = [f for f in model.formats if f.dtype != model.weight_dtype]
     # The first format of a dtype is used, so a checkpoint takes precedence over a storage that the base states.

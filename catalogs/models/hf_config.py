@@ -39,6 +39,12 @@ QK_NORMED: Final = frozenset(
     ("qwen3", "qwen3_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "gemma3_text", "gemma4_text", "minimax_m2")
 )
 
+#: Families whose norm of queries and keys runs over all heads (their norm weights are as wide as the projections).
+NORMED_OVER_HEADS: Final = frozenset(("minimax_m2",))
+
+#: Families whose router is stored, and multiplied, in fp32.
+FP32_ROUTERS: Final = frozenset(("minimax_m2",))
+
 #: Families with a learned table of positions, and its number of extra rows.
 LEARNED_POSITIONS: Final = {"opt": 2, "gpt2": 0, "gpt_bigcode": 0, "bart": 2, "mbart": 2, "whisper": 0}
 
@@ -229,6 +235,7 @@ def _attention(config: ConfigReader, window_tokens: int | None) -> Attention:
         window_tokens=window_tokens,
         qkv_bias=config.flag("attention_bias", "qkv_bias", default=kind in QKV_BIASED | BIASED),
         qk_norm=config.flag("use_qk_norm", "qk_layernorm", default=kind in QK_NORMED),
+        qk_norm_over_heads=kind in NORMED_OVER_HEADS,
         output_gate=config.flag("attn_output_gate", default=kind == "qwen3_next"),
         output_bias=kind in BIASED or (kind == "gpt_oss" and config.flag("attention_bias", default=True)),
         value_head_dim=config.maybe_count("v_head_dim") if config.maybe_count("v_head_dim") != head_dim else None,
@@ -368,6 +375,7 @@ def _moe(config: ConfigReader) -> Moe:
         gated=_gated(config),
         bias=config.text("model_type") == "gpt_oss",
         expert_hidden_size=config.maybe_count("moe_latent_size", "routed_expert_hidden_size"),
+        fp32_router=config.text("model_type") in FP32_ROUTERS,
     )
 
 

@@ -10,10 +10,10 @@ Every count is in numbers, not bytes. `linear_params` are the weights of matrix 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
-from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt
+from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from catalogs.models.mixers import PARTS, Attention, Mixer, Part
 
@@ -48,6 +48,10 @@ class FeedForward(ABC):
         """Return the weights that one token does not use: the experts that it is not routed to."""
         return 0
 
+    def with_routing_skew(self, skew: float) -> FeedForward:  # noqa: ARG002 - signature of the kinds that route
+        """Return the block with this skew of its router; a block without a router unchanged."""
+        return self
+
     @property
     @abstractmethod
     def active_intermediate_size(self) -> int:
@@ -56,6 +60,11 @@ class FeedForward(ABC):
     @abstractmethod
     def shared_widths(self, expert_parallel: bool) -> dict[Part, int]:
         """Return the widths that tensor ranks share, by part; expert_parallel keeps experts whole."""
+
+    @property
+    def routed_experts(self) -> int:
+        """Return the number of experts among which a router chooses for each token."""
+        return 0
 
     @abstractmethod
     def indivisible_sizes(self, tp: int, expert_parallel: bool) -> list[str]:
@@ -111,11 +120,24 @@ class Moe(FeedForward):
     bias: bool = False
     #: The input width of routed experts (latent MoE of Nemotron-3); None: hidden_size.
     expert_hidden_size: PositiveInt | None = None
+    #: The skew of the router (calibration/operators/expert_loads.py): 0 is balanced. None: not known.
+    routing_skew: NonNegativeFloat | None = None
+    #: The router's weights are stored in fp32, and engines multiply them with hidden states in fp32 (MiniMax-M2).
+    fp32_router: bool = False
 
     @property
     def words(self) -> str:
         """The block in words, with the number of its experts."""
         return f"mixture of {self.n_experts} experts"
+
+    def with_routing_skew(self, skew: float) -> Moe:
+        """Return the block with this skew of its router."""
+        return replace(self, routing_skew=skew)
+
+    @property
+    def routed_experts(self) -> int:
+        """Return the number of experts among which the router chooses."""
+        return self.n_experts
 
     @property
     def matrices(self) -> int:

@@ -39,6 +39,8 @@ class Mixer(ABC):
     part: ClassVar[Part] = "attention"
     #: Queries attend to cached tokens; False: the layer keeps a state of constant size.
     attends: ClassVar[bool] = True
+    #: Keys and values of a token are compressed into one vector.
+    latent: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -111,6 +113,8 @@ class Attention(Mixer):
     window_tokens: PositiveInt | None = None  # sliding window or attention chunk; None: full attention
     qkv_bias: bool = False
     qk_norm: bool = False
+    #: The norm runs over all heads of queries and over all of keys, so tensor ranks add up squares (MiniMax-M2).
+    qk_norm_over_heads: bool = False
     output_gate: bool = False  # an output gate as large as the query (Qwen3-Next, Qwen3.5)
     output_bias: bool = False
     value_head_dim: PositiveInt | None = None  # where values are narrower than keys (MiMo-V2); None: head_dim
@@ -156,7 +160,8 @@ class Attention(Mixer):
     def small_params(self, hidden: int) -> int:
         """Return the biases of the projections and the norms of queries and keys."""
         bias = (self.q_size + self.kv_size) * self.qkv_bias + hidden * self.output_bias
-        return bias + 2 * self.head_dim * self.qk_norm
+        normed = (self.n_heads + self.n_kv_heads) if self.qk_norm_over_heads else 2
+        return bias + normed * self.head_dim * self.qk_norm
 
     @property
     def softmax_heads(self) -> int:
@@ -203,6 +208,8 @@ class Attention(Mixer):
 @dataclass(frozen=True, slots=True)
 class MlaAttention(Mixer):
     """Multi-head latent attention (DeepSeek-V2/V3): one compressed KV vector per token and layer."""
+
+    latent: ClassVar[bool] = True
 
     n_heads: Annotated[PositiveInt, Field(alias="heads")]
     q_lora_rank: PositiveInt | None

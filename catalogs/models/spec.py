@@ -11,7 +11,7 @@ from catalogs.models.layers import LayerGroup
 from catalogs.models.media_items import Modality
 from catalogs.models.mixers import PARTS, Part
 from catalogs.models.towers import Tower
-from catalogs.units import DTYPE_BYTES
+from catalogs.units import DTYPE_BYTES, MXFP4_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,10 @@ class WeightFormat:
     def part_dtype(self, part: Part) -> str:
         """Return the dtype in which most of a part's matrix products run."""
         return self.dtype if self.quantized_fraction(part) >= 0.5 else "bf16"
+
+    def has_mxfp4(self, part: Part) -> bool:
+        """Return whether most of a part's weights are stored in MXFP4, with one scale for 32 weights."""
+        return self.part_dtype(part) == "fp4" and self.bytes_per_weight == MXFP4_BYTES
 
     def part_bytes_per_weight(self, part: Part) -> float:
         """Return the mean stored bytes per linear weight of a part, including scales."""

@@ -27,7 +27,7 @@ def library(name: str) -> Any:
         with quiet():
             return importlib.import_module(name)
     except (ImportError, RuntimeError) as error:
-        hint = "python -m pip install 'llm-capacity-planner[trace]'"
+        hint = "python -m pip install '.[trace]'"
         raise InputError(f"tracing needs the library {name} ({error})", hint=hint) from None
 
 

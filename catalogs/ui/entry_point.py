@@ -21,6 +21,7 @@ import typer
 from catalogs.errors import InputError, printable
 from catalogs.ui.crash_report import show_on_stderr, summary, write_crash_report
 from catalogs.ui.interrupts import endings_as_interrupt, exit_at_next_ending
+from catalogs.ui.shared_options import import_help
 
 #: Exit codes; 70 (EX_SOFTWARE) and 74 (EX_IOERR) are those of BSD's sysexits.h.
 DONE, BAD_INPUT, INTERNAL_ERROR, OUTPUT_ERROR, INTERRUPTED = 0, 2, 70, 74, 130
@@ -73,6 +74,8 @@ def _run(name: str, command: Callable[..., Any], args: list[str] | None, last: b
     """Return the status of a command that ends, or that ends with an error of its user or its machine."""
     try:
         with endings_as_interrupt(last=last):
+            if {"--help", "-h"}.intersection(sys.argv[1:] if args is None else args):
+                import_help()
             status = command(args, standalone_mode=False, prog_name=name)
     except InputError as error:
         return _refuse(name, str(error))

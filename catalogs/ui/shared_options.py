@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import platform
+import sys
+from types import ModuleType
 from typing import Annotated, Any, Final
 
 import typer
@@ -29,6 +32,10 @@ INPUT_TOKENS_HELP: Final = "Prompt length of every request, constant; replaces t
 OUTPUT_TOKENS_HELP: Final = "Output length of every request, constant; replaces the output lengths of the workload."
 
 
+#: Modules that typer's renderer of help pages imports, and the class that it takes from each.
+UNUSED: Final = (("rich.markdown", "Markdown"), ("rich.traceback", "Traceback"))
+
+
 def command_group(**settings: Any) -> typer.Typer:
     """Return the typer app of a console script or of a group of commands, with the settings that all of them share.
 
@@ -37,6 +44,38 @@ def command_group(**settings: Any) -> typer.Typer:
     """
     names = {"help_option_names": ["-h", "--help"]}
     return typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings=names, **settings)
+
+
+def import_help() -> None:
+    """Import `typer.rich_utils` without the modules of UNUSED, unless they are imported already.
+
+    They are rich's renderers of Markdown and of tracebacks with the parser of Markdown behind them, a quarter of the
+    time of `--help`. They render help that is written in Markdown and errors in colour, which no command here has (see
+    `command_group`). During the import, classes of the same names stand for them; if one of these is called after all,
+    it imports and calls the real one.
+    """
+    if "typer.rich_utils" in sys.modules:
+        return
+    added = [module for module, _ in UNUSED if module not in sys.modules]
+    sys.modules.update({module: _placeholder(module, name) for module, name in UNUSED if module in added})
+    try:
+        importlib.import_module("typer.rich_utils")
+    except ImportError:  # a version of typer that takes more from these modules, or has no renderer: typer's own import
+        sys.modules.pop("typer.rich_utils", None)
+    finally:
+        for module in added:
+            del sys.modules[module]
+
+
+def _placeholder(module: str, name: str) -> ModuleType:
+    """Return a module with one class, whose call makes an object of the real class."""
+
+    def make(_: type, *args: Any, **keywords: Any) -> Any:
+        return getattr(importlib.import_module(module), name)(*args, **keywords)
+
+    found = ModuleType(module)
+    setattr(found, name, type(name, (), {"__new__": make}))
+    return found
 
 
 def own_version() -> str:
@@ -49,9 +88,21 @@ def own_version() -> str:
         return "not installed"
 
 
+def installed_as() -> str:
+    """Return "compiled modules" if the installed product has any, else "plain Python"."""
+    from importlib.metadata import PackageNotFoundError, distribution  # here, because it takes 10 ms
+
+    try:
+        wheel = distribution(DISTRIBUTION).read_text("WHEEL") or ""
+    except PackageNotFoundError:
+        wheel = ""
+    return "compiled modules" if "Root-Is-Purelib: false" in wheel.splitlines() else "plain Python"
+
+
 def _show_version(context: typer.Context, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
-        typer.echo(f"{context.info_name} {own_version()} ({DISTRIBUTION}, Python {platform.python_version()})")
+        python = f"Python {platform.python_version()}"
+        typer.echo(f"{context.info_name} {own_version()} ({DISTRIBUTION}, {installed_as()}, {python})")
         raise typer.Exit
 
 

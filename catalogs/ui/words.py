@@ -102,7 +102,7 @@ def gigabytes(n_bytes: float) -> str:
 
 def digits(x: float) -> str:
     """Return a number with three digits, or in whole units from 1,000: "0.123", "1,234"."""
-    return f"{x:,.0f}" if x >= 1000 else f"{x:.3g}"
+    return f"{x:,.0f}" if x >= 999.5 else f"{x:.3g}"
 
 
 HOUR_S: Final = 3600.0
@@ -133,11 +133,11 @@ def exact_duration(value_s: float) -> str:
 
 
 def duration_text(value_s: float) -> str:
-    """Return a duration in the largest unit that is not above it, such as "2.5 d"."""
+    """Return a duration in the largest unit that is not above it, such as "2.5 d" or "1,200 d"."""
     for unit, size_s in _SHOWN:
         if value_s >= size_s:
-            return f"{value_s / size_s:.3g} {unit}"
-    return f"{value_s:.3g} s"
+            return f"{digits(value_s / size_s)} {unit}"
+    return f"{digits(value_s)} s"
 
 
 def hours_text(value_s: float) -> str:

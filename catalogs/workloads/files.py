@@ -10,8 +10,8 @@ from pydantic import PositiveFloat
 from catalogs.errors import InputError
 from catalogs.io.input_files import exists, is_file
 from catalogs.io.yaml_files import Seed, YamlBlock, check_keys
-from catalogs.workloads.arrivals import Arrivals, Count, Weight, parse_arrivals
-from catalogs.workloads.lengths import Quantiles, QuantilesByInput, parse_lengths
+from catalogs.workloads.arrivals import Arrivals, ClosedLoopArrivals, Count, Weight, parse_arrivals
+from catalogs.workloads.lengths import ConstantLength, Lengths, Quantiles, QuantilesByInput, Uniform, parse_lengths
 from catalogs.workloads.media_blocks import AudioClips, Images, MediaBlocks, Videos
 from catalogs.workloads.replay import Replay
 from catalogs.workloads.service_classes import parse_classes
@@ -45,6 +45,7 @@ class WorkloadFile(YamlBlock):
     adapters: Any = None
     seed: Seed = 0
     input_tokens: Any = None
+    random_prompts: bool | None = None
     output_tokens: Any = None
     shared_prefix: Any = None
     turns: Any = None
@@ -69,6 +70,7 @@ RECIPE_KEYS = {
     "input_tokens",
     "models",
     "output_tokens",
+    "random_prompts",
     "shared_prefix",
     "turns",
     "videos",
@@ -112,6 +114,19 @@ def _tokenizer(text: str | None, folder: Path) -> str | None:
     return str(folder / text) if text and exists(folder / text) else text
 
 
+def _draws_prompts(written: WorkloadFile, arrivals: Arrivals, inputs: Lengths) -> bool:
+    """Return whether prompts are random tokens.
+
+    A file that does not say so has them if it describes what load generators do: a fixed number of clients that never
+    think, and prompts of a constant length or of lengths that are equally probable between two limits
+    (`--dataset-name random` of vLLM, SGLang and InferenceX), without shared prefixes or turns.
+    """
+    if written.random_prompts is not None:
+        return written.random_prompts
+    generated = isinstance(arrivals, ClosedLoopArrivals) and not arrivals.think_time_s
+    return generated and isinstance(inputs, (ConstantLength, Uniform)) and not (written.shared_prefix or written.turns)
+
+
 def _recipe(written: WorkloadFile, where: str) -> SyntheticWorkload:
     if written.duration_s is not None and written.requests is not None:
         raise InputError(f"{where}: give only one of requests and duration_s", "duration_s", "requests")
@@ -133,6 +148,7 @@ def _recipe(written: WorkloadFile, where: str) -> SyntheticWorkload:
         output_tokens=outputs,
         n_requests=written.requests or _requests_of(written.duration_s, arrivals, where) or DEFAULT_REQUESTS,
         seed=written.seed,
+        random_prompts=_draws_prompts(written, arrivals, inputs),
         shared_prefix=prefix,
         turns=None if turns is None else check_keys(Turns, turns, "turns"),
         adapters=None if written.adapters is None else check_keys(Adapters, written.adapters, "adapters"),

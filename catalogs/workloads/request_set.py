@@ -70,6 +70,7 @@ class RequestSet:
     think_s: FloatArray | None = None  # closed loop: seconds a client waits before it sends the i-th request
     graph: RequestGraph | None = None  # which requests wait for which; needs sessions
     media: RequestMedia | None = None  # input_tokens includes their tokens once a model has read them
+    random_prompts: bool = False  # prompts are random tokens, as load generators draw them; False: text
     name: str = ""
     source: str = ""
     seed: int = 0

@@ -59,6 +59,7 @@ class SyntheticWorkload:
 
     Attributes:
         models: Weights by name; empty if requests name no model.
+        random_prompts: Whether prompts are random tokens instead of text.
         steady_sessions: Whether turns that would arrive after n requests' time arrive as much after its beginning, as
             the turns of sessions that began before. Otherwise a run begins without sessions and ends without new ones,
             and its rate is lower, the shorter it is compared with a session.
@@ -80,6 +81,7 @@ class SyntheticWorkload:
     steady_sessions: bool = False
     media: MediaBlocks | None = None
     reader: ModelSpec | None = None
+    random_prompts: bool = False
 
     def __post_init__(self) -> None:
         if self.turns and self.media:
@@ -127,6 +129,7 @@ class SyntheticWorkload:
             concurrency=self.concurrency,
             block_hashes=taken(hashes, order),
             hash_block_tokens=BLOCK_TOKENS,
+            random_prompts=self.random_prompts,
             sessions=session if self.turns else None,
             think_s=streams[9].standard_exponential(len(order)) * think_s if think_s else None,
             media=None if media is None else media[order],

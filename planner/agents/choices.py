@@ -160,7 +160,7 @@ class PricedChoices:
 
 
 def priced_choices(request: PlanRequest, workload: Workload, agents: int) -> list[PricedChoices]:
-    """Return the placements of each price at the engine's default limits, the lowest price first.
+    """Return the placements of each price at the engine's default limits, the lowest price first, unknown ones last.
 
     Those of a price are ordered by the latencies that closed forms estimate, relative to the objectives.
 
@@ -174,7 +174,7 @@ def priced_choices(request: PlanRequest, workload: Workload, agents: int) -> lis
         request.max_usd_per_hour,
         engine=request.engine,
     )
-    groups: dict[tuple[float, str], list[tuple[float, Choice]]] = {}
+    groups: dict[tuple[bool, float, str], list[tuple[float, Choice]]] = {}
     for hardware in found.hardware:
         serving = open_serving(request, workload, hardware.text)
         load = AgentLoad.of(serving.sample(agents), agents)
@@ -187,7 +187,7 @@ def priced_choices(request: PlanRequest, workload: Workload, agents: int) -> lis
                 continue
             choice = Choice(serving, candidate, DEVICE_ONLY, routers(candidate)[0])
             groups.setdefault(_price(candidate, request), []).append((ratio, choice))
-    return [_most_promising(words, groups[size, words]) for size, words in sorted(groups)]
+    return [_most_promising(key[-1], groups[key]) for key in sorted(groups)]
 
 
 def _most_promising(price: str, rated: list[tuple[float, Choice]]) -> PricedChoices:
@@ -227,10 +227,13 @@ def open_serving(request: PlanRequest, workload: Workload, hardware: str) -> Age
     return AgentServing(names, deployments, workload, request.slos, request.seed, forms)
 
 
-def _price(candidate: Candidate, request: PlanRequest) -> tuple[float, str]:
-    """Return the dollars per hour of a placement and the same in words; accelerators where no price is known."""
+def _price(candidate: Candidate, request: PlanRequest) -> tuple[bool, float, str]:
+    """Return whether the price of a placement is unknown, its dollars per hour and the same in words.
+
+    Placements without a known price have their number of accelerators in place of dollars.
+    """
     price = least_price(candidate.hardware, request.tariff)
     if price is None:
         n = candidate.hardware.n_accelerators
-        return float(n), f"an unknown price, on {counted(n, 'accelerator')}"
-    return price.usd_per_hour, f"{dollars(price.usd_per_hour)} per hour"
+        return True, float(n), f"an unknown price, on {counted(n, 'accelerator')}"
+    return False, price.usd_per_hour, f"{dollars(price.usd_per_hour)} per hour"

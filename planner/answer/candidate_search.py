@@ -26,10 +26,17 @@ from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest
 from planner.problem.request import PlanRequest
 from planner.search.candidate_tester import HALF_TIE, TIE, CandidateTester, Outcome
-from planner.search.objectives import CountedAssess, ObjectiveAssess, assess_for, equal_unit_cost, simplest_tied
-from planner.search.search import Enough, Progress, SearchResult, search
+from planner.search.objectives import (
+    CountedAssess,
+    LeastLoad,
+    ObjectiveAssess,
+    assess_for,
+    equal_unit_cost,
+    simplest_tied,
+)
+from planner.search.search import Enough, Progress, SearchResult, score_of, search
 from planner.search.study import SearchSettings
-from planner.search.workers import Lookahead, WorkerPool
+from planner.search.workers import Lookahead, SerialLookahead, WorkerPool
 from planner.space.candidates import distance_from_defaults
 
 #: Objectives that compare capacities; the others compare a figure at one rate.
@@ -69,6 +76,7 @@ def search_candidates(
     workers: WorkerPool,
     progress: Progress | None,
     enough: Enough | None = None,
+    at_least_load: bool = False,
 ) -> SearchResult:
     """Search all groups of candidates in order.
 
@@ -76,19 +84,35 @@ def search_candidates(
     The first group that meets the request holds the answer. The search continues until a deployment has sufficient
     headroom, which then is an alternative. Otherwise all candidates are one group, and those of the best kind of
     accelerator are then searched alone, so that the answer does not depend on the other hardware of the choice.
+
+    Args:
+        request: The request.
+        plan_evaluator: Measures plans, and knows their prices.
+        left: The candidates.
+        workers: Evaluate candidates ahead of their turn.
+        progress: Receives the progress of all searches together.
+        enough: Whether the outcomes so far answer the question.
+        at_least_load: Whether candidates are only simulated at the least rate, and not at their capacity.
     """
-    if not left:
-        return SearchResult()
+    return group_search(request, plan_evaluator, left, workers, progress, enough, at_least_load).run()
+
+
+def group_search(
+    request: PlanRequest,
+    plan_evaluator: PlanEvaluator,
+    left: Sequence[Candidate],
+    workers: WorkerPool,
+    progress: Progress | None,
+    enough: Enough | None = None,
+    at_least_load: bool = False,
+) -> GroupSearch:
+    """Return the search that `search_candidates` runs, which can go on if its winners miss with all seeds."""
     counter = RequestCounter()
     tester = replace(plan_evaluator.tester, counter=counter)
-    counted = CountedAssess(assess_of(request, plan_evaluator, tester, left), counter)
-    groups = groups_of(request, plan_evaluator, left)
-    with workers.lookahead(counted, len(left)) as lookahead:
-        found = GroupSearch(request, plan_evaluator, counted, lookahead, progress, enough)
-        found.search_in_order(groups)
-        if len(groups) == 1:
-            found.search_best_kinds_alone(left)
-    return found.result
+    assess: ObjectiveAssess = assess_of(request, plan_evaluator, tester, left)
+    counted = CountedAssess(LeastLoad(tester, assess) if at_least_load else assess, counter)
+    groups = groups_of(request, plan_evaluator, left) if left else []
+    return GroupSearch(request, plan_evaluator, counted, workers, progress, enough, groups)
 
 
 @dataclass(slots=True)
@@ -99,9 +123,10 @@ class GroupSearch:
         request: The request.
         plan_evaluator: Measures plans, and knows their prices.
         counted: Measures candidates for the objective and counts the simulated requests.
-        lookahead: Evaluates the next candidates ahead of their turn.
+        workers: Evaluate the next candidates ahead of their turn.
         progress: Receives the progress of all searches together.
         enough: Whether the outcomes so far answer the question.
+        groups: The groups in the order in which they are searched.
         result: What was found so far.
         has_enough: Whether `enough` was true of the last outcome.
     """
@@ -109,27 +134,61 @@ class GroupSearch:
     request: PlanRequest
     plan_evaluator: PlanEvaluator
     counted: CountedAssess
-    lookahead: Lookahead
+    workers: WorkerPool
     progress: Progress | None
     enough: Enough | None
+    groups: Sequence[Sequence[Candidate]]
     result: SearchResult = field(default_factory=SearchResult)
     has_enough: bool = False
+    _lookahead: Lookahead = field(init=False)
+    _waiting: list[Sequence[Candidate]] = field(init=False)
+    _again: set[int] = field(default_factory=set)  # places of the groups that were searched again, or are about to be
 
-    def search_in_order(self, groups: Sequence[Sequence[Candidate]]) -> None:
+    def __post_init__(self) -> None:
+        self._lookahead = SerialLookahead(self.counted)
+        self._waiting = list(self.groups)
+
+    def run(self) -> SearchResult:
+        """Search the next groups until one has sufficient headroom, and return what was found so far."""
+        if self._waiting:
+            left = [c for group in self._waiting for c in group]
+            with self.workers.lookahead(self.counted, len(left)) as self._lookahead:
+                self._search_in_order()
+                if len(self.groups) == 1:
+                    self._search_best_kinds_alone(left)
+        return self.result
+
+    def go_on(self) -> bool:
+        """Search on if every winner so far misses with all seeds; return whether there may now be another one.
+
+        The next groups come first. Those of the refused winners follow without them, because a candidate that lost to a
+        refused one may hold. A group is searched again only once: of all its candidates each may be refused.
+        """
+        if self._is_over:
+            return False
+        for i, group in enumerate(self.groups):
+            if i not in self._again and not self.result.refused.isdisjoint(group):
+                self._again.add(i)
+                rest = [c for c in group if c not in self.result.refused]
+                self._waiting += [rest] if rest else []
+        self.run()
+        return bool(self._unrefused)
+
+    def _search_in_order(self) -> None:
         """Search the groups in order until one has sufficient headroom; groups of one kind share the trials."""
         trials = self.request.search.trials
-        n_groups = Counter(kind_of(group[0]) for group in groups)
-        for group in groups:
+        n_groups = Counter(kind_of(group[0]) for group in self.groups)
+        while self._waiting:
+            group = self._waiting.pop(0)
             share = trials // GROUP_SHARE if n_groups[kind_of(group[0])] > 1 else trials
-            self.result.join(self._search_group(group, max(share, 1)))
+            self.result = self.result.updated(self._search_group(group, max(share, 1)))
             if self._is_over or self._has_headroom:
                 break
 
-    def search_best_kinds_alone(self, left: Sequence[Candidate]) -> None:
+    def _search_best_kinds_alone(self, left: Sequence[Candidate]) -> None:
         """Search the best kind of accelerator alone, until the best is of a kind that was searched so."""
         alone: set[str] = set()
-        while not self._is_over and self.result.best is not None:
-            feasible = [o for o in self.result.outcomes if o.feasible]
+        while not self._is_over and (feasible := self._unrefused):
             kind = kind_of(simplest_best(self.request, self.plan_evaluator, feasible).candidate)
             own = [c for c in left if kind_of(c) == kind]
             if kind in alone or len(own) == len(left):
@@ -142,8 +201,13 @@ class GroupSearch:
         return self.result.interrupted or self.has_enough
 
     @property
+    def _unrefused(self) -> list[Outcome]:
+        """Return the feasible outcomes that were not refused with all seeds."""
+        return [o for o in self.result.outcomes if o.feasible and o.candidate not in self.result.refused]
+
+    @property
     def _has_headroom(self) -> bool:
-        best = self.result.best
+        best = min(self._unrefused, key=score_of, default=None)
         if best is None:
             return False
         return best.requests_per_s >= HEADROOM * (self.plan_evaluator.tester.held_per_s(best.candidate) or 0.0)
@@ -155,7 +219,7 @@ class GroupSearch:
         order, safest = self.counted.in_order(group), self.counted.safest_first(group)
         shown = partial(self._show, self.result.n_trials)
         outclassed, ended = self.counted.outclassed, self._ended
-        return search(order, self.counted, settings, shown, outclassed, self.lookahead, safest, ended)
+        return search(order, self.counted, settings, shown, outclassed, self._lookahead, safest, ended)
 
     def _show(self, n_before: int, done: int, planned: int, best: Outcome | None) -> None:
         """Report the progress of a search that begins after `n_before` trials of earlier ones."""
@@ -173,10 +237,11 @@ def first_plan_on(
     """Return the first plan that the search of `plan --hw` finds on other hardware; None if it refuses the request.
 
     The candidates come in the order of that search until one holds with the seeds of a winner. A budget is ignored.
+    Without a required rate, a plan that is sure at a light load has some capacity, which is not measured.
     """
     options = request.search.replace(study=None)
     own = request.replace(hardware=hardware.text, search=options, max_usd_per_hour=None)
-    plans: list[EvaluatedPlan] = []
+    tried: dict[Candidate, bool] = {}
     try:
         evaluator, prices = elsewhere(hardware), PriceList(request.tariff, hardware)
         prices.check()
@@ -186,14 +251,19 @@ def first_plan_on(
     rental = rental_bound(own, hardware)
     left = [c for c in left if rental is None or rental.discard(c) is None]
     plan_evaluator = PlanEvaluator(evaluator, tester_of(own, evaluator, left), prices, workers.map)
+    any_rate = bool(left) and plan_evaluator.tester.nominal_per_s(left[0]) is None
 
     def enough(outcome: Outcome) -> bool:
-        start = outcome.requests_per_s if request.objective in RACES else None
-        plans.append(plan_evaluator.entry(outcome.candidate, start, BEST))
-        return holds(plans[-1]) or len(plans) > MOST_TRIES
+        candidate = outcome.candidate
+        if any_rate:
+            tried[candidate] = plan_evaluator.is_sure(candidate, outcome.requests_per_s)
+        else:
+            start = outcome.requests_per_s if request.objective in RACES else None
+            tried[candidate] = holds(plan_evaluator.entry(candidate, start, BEST))
+        return tried[candidate] or len(tried) > MOST_TRIES
 
-    search_candidates(own, plan_evaluator, left, workers, None, enough)
-    return next((plan.candidate for plan in plans if holds(plan)), None)
+    search_candidates(own, plan_evaluator, left, workers, None, enough, at_least_load=any_rate)
+    return next((candidate for candidate, held in tried.items() if held), None)
 
 
 def holds(entry: EvaluatedPlan) -> bool:

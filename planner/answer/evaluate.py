@@ -7,7 +7,7 @@ derives blocks of the answer from these plans: assumptions, prices and the Paret
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -15,20 +15,18 @@ from typing import Any, Final
 import numpy as np
 
 from calibration.accuracy.stated_error import StatedError
-from catalogs.ui.words import counted, digits
+from planner.answer.plan_figures import cdf_of, curve_of, few_requests, mean_of, n_conditioned, steady_metrics
 from planner.answer.plan_schema import (
     CalibrationBlock,
     CheckpointBlock,
-    CurvePoint,
     Memory,
     Plan,
     SloResult,
     SloValue,
-    Stats,
     Survival,
 )
 from planner.economics.money import PriceLine, Rates, energy, money, price_rows
-from planner.evaluation.capacity import TOLERANCE, find_capacity
+from planner.evaluation.capacity import TOLERANCE, find_capacity, walk_to_capacity
 from planner.evaluation.confidence import (
     Confidence,
     LatencyCurve,
@@ -38,31 +36,29 @@ from planner.evaluation.confidence import (
 )
 from planner.evaluation.evaluator import NO_ALLOWANCE, Evaluator, Load, RunDetail, Verdict, judge, verdict_of
 from planner.problem.candidate import Candidate
-from planner.problem.latency_metrics import LATENCY_METRICS, TTFT
 from planner.problem.price_list import PriceList, rental_need
 from planner.problem.request import PlanRequest
-from planner.problem.slo import STATS, Slo, statistic_s
 from planner.search.candidate_tester import CandidateTester
 
 #: Rates relative to the operating point, at which the slope of the latency is determined (for the error bars).
 _CURVE_STEPS: Final = (0.3, 0.7, 0.88, 1.08)
+
+#: The same for slower steps alone.
+_SLOWER_STEPS: Final = (1.08,)
 
 _WALK_STEPS: Final = 40
 
 #: Most reductions of the rate if the whole cluster, or the noise between seeds, makes it less sure than one replica.
 _SURE_STEPS: Final = 8
 
+#: Factor by which a rate that is sure is raised at most at a time, and how often.
+_RAISE: Final = 1.15
+
+_MOST_RAISES: Final = 3
+
 #: Most replicas that are simulated together; of larger deployments one replica under its share is simulated.
 MOST_REPLICAS: Final = 64
 
-
-#: Quantiles of a distribution: every per cent, and finer in the upper tail.
-QUANTILES: Final = (*(q / 100 for q in range(100)), 0.995, 0.999)
-
-_DIGITS: Final = 6
-
-#: Simulated requests beyond the statistic of an objective with a condition: with fewer, a notice says so.
-LEAST_BEYOND: Final = 12
 
 #: Least seeds of figures with error bars.
 LEAST_SEEDS: Final = 3
@@ -104,6 +100,20 @@ class EvaluatedPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class _Point:
+    """The figures of a plan at one rate, with their verdict."""
+
+    requests_per_s: float
+    details: list[RunDetail]
+    verdict: Verdict
+
+    @property
+    def error(self) -> StatedError:
+        """Return the stated error of the figures."""
+        return self.details[0].error
+
+
+@dataclass(frozen=True, slots=True)
 class PlanEvaluator:
     """Simulates the plans of one request in detail.
 
@@ -115,48 +125,75 @@ class PlanEvaluator:
     prices: PriceList
     each: Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]] = map
 
-    def entry(self, candidate: Candidate, start_per_s: float | None, effort: SeedBudget) -> EvaluatedPlan:
+    def entry(
+        self,
+        candidate: Candidate,
+        start_per_s: float | None,
+        effort: SeedBudget,
+        guess_per_s: float | None = None,
+        *,
+        start_is_capacity: bool = False,
+    ) -> EvaluatedPlan:
         """Return the plan at the required rate, or at its capacity: the highest rate with the required confidence.
+
+        Without a required rate, all seeds tell whether the plan is sure at the start. From there the latency curve
+        leads to a lower rate, or, if the start is not yet the capacity with one seed, to a higher one. The verdict at a
+        required rate comes from the runs at and around that rate alone, as in a plan that has found the rate itself.
 
         Args:
             candidate: The candidate.
-            start_per_s: A rate near the capacity, if known.
+            start_per_s: A rate near the capacity that one seed meets, if known.
             effort: The numbers of seeds.
+            guess_per_s: Without a start, the rate at which its search begins; by default that of a full batch.
+            start_is_capacity: Whether the start is the highest rate that one seed meets, and not only near it.
         """
         probes: list[Verdict] = []
-        capacity = self._capacity(candidate, start_per_s, effort.capacity, probes)
         required = self.tester.nominal_per_s(candidate)
+        capacity = start_per_s or self._start(candidate, guess_per_s, probes)
+        if required is not None and capacity is not None:
+            capacity = self._walk(candidate, capacity, effort, probes)
         rate = required or capacity or self.tester.floor_per_s(candidate)
-        details, verdict = self._figures(candidate, rate, effort)
-        near = (rate,) if capacity is None else (rate, capacity)
-        seen = [*probes, *self._around(candidate, near, effort.curve)]
-        bars = self._bars(verdict, seen, details[0].error)
-        for _ in range(_SURE_STEPS if required is None and capacity is not None else 0):
-            if self._sure(verdict, bars):
-                break
-            surest = self._sure_rate(rate, verdict, seen, details[0].error)
-            rate = min(rate / (1 + TOLERANCE), surest or rate)
-            details, verdict = self._figures(candidate, rate, effort)
-            bars = self._bars(verdict, seen, details[0].error)
+        at = self._point(candidate, rate, effort)
+        around = self._around(candidate, (rate,), effort.curve)
+        near = [] if capacity is None or capacity == rate else self._around(candidate, (capacity,), effort.curve)
+        seen = [*probes, *around, *near]
+        limit = None
+        if required is None and capacity is not None:
+            raises = effort.capacity > 1 and start_per_s is not None and not start_is_capacity
+            at, limit = self._surest(candidate, at, seen, effort, _MOST_RAISES if raises else 0)
+        rate, details, verdict, error = at.requests_per_s, at.details, at.verdict, at.error
+        curve = seen if required is None else around  # a required rate gets one verdict, whatever the start of the walk
+        bars = self._bars(verdict, curve, error)
         met = self._sure(verdict, bars)
         if required is None:
             capacity = rate if met else None
         elif met:  # all replicas together may carry a rate that one replica under its share just missed
             capacity = max(capacity or rate, rate)
         elif capacity is not None and capacity >= rate:
-            capacity = self._sure_rate(rate / (1 + TOLERANCE), verdict, seen, details[0].error)
+            capacity = self._sure_rate(rate / (1 + TOLERANCE), at, curve)[0]
         plan = self._plan(candidate, capacity, verdict, bars, details, seen)
         if capacity is not None:
-            plan = plan.model_copy(update={"limited_by": _limit(capacity, probes)})
+            plan = plan.model_copy(update={"limited_by": _limit(capacity, probes) or limit})
         survival = self._survival(candidate, rate, effort.capacity)
         if survival is not None:
             plan = plan.model_copy(update={"survival": survival})
         return EvaluatedPlan(candidate, rate, capacity, verdict, plan, met, survival is None or survival.met)
 
-    def _around(self, candidate: Candidate, rates: Iterable[float], n_seeds: int) -> list[Verdict]:
+    def is_sure(self, candidate: Candidate, rate_per_s: float) -> bool:
+        """Return whether every objective is met at a rate with the required confidence and all seeds of a best plan.
+
+        Only steps slower than simulated are evaluated: faster ones could only raise the confidence.
+        """
+        details, verdict = self._figures(candidate, rate_per_s, BEST)
+        slower = self._around(candidate, (rate_per_s,), BEST.curve, _SLOWER_STEPS)
+        return self._sure(verdict, self._bars(verdict, slower, details[0].error))
+
+    def _around(
+        self, candidate: Candidate, rates: Iterable[float], n_seeds: int, curve_steps: Sequence[float] = _CURVE_STEPS
+    ) -> list[Verdict]:
         """Return verdicts at rates from which the effect of slower and of faster steps is interpolated."""
         speed = self.tester.allowance(candidate).speed
-        steps = sorted({*_CURVE_STEPS, 1.0, speed})
+        steps = sorted({*curve_steps, 1.0, speed})
         alone = replace(self, each=map)  # the rates are shared out, not the few seeds of each
         around = sorted({rate * step for rate in rates for step in steps})
         return list(self.each(lambda rate: alone._verdict(candidate, rate, n_seeds), around))
@@ -213,32 +250,83 @@ class PlanEvaluator:
         loads = [Load(rate, self.tester.sizes.full, self.tester.seed + i) for i in range(n_seeds)]
         return verdict_of(self.evaluator, candidate, loads, self.tester.slos, allowance, self.each)
 
-    def _capacity(self, candidate: Candidate, start: float | None, n_seeds: int, seen: list[Verdict]) -> float | None:
-        """Return the highest rate that meets the objectives with the required confidence and all seeds pooled.
+    def _point(self, candidate: Candidate, rate: float, effort: SeedBudget) -> _Point:
+        """Return the figures of a plan at a rate, with all seeds."""
+        details, verdict = self._figures(candidate, rate, effort)
+        return _Point(rate, details, verdict)
+
+    def _surest(
+        self, candidate: Candidate, at: _Point, seen: list[Verdict], effort: SeedBudget, n_raises: int
+    ) -> tuple[_Point, str | None]:
+        """Return the highest rate at which a plan is sure, and what limits it; the last rate tried if there is none.
+
+        Rates come from the latency curve, and each is simulated with all seeds before it counts.
+
+        Args:
+            candidate: The candidate.
+            at: The figures at the start.
+            seen: The verdicts that form the curve; those at higher rates are added.
+            effort: The numbers of seeds.
+            n_raises: How often a start that is sure is raised.
+        """
+        limit = None
+        for _ in range(_SURE_STEPS):
+            bars = self._bars(at.verdict, seen, at.error)
+            if self._sure(at.verdict, bars):
+                break
+            limit = self._missed(at.verdict, bars)
+            surest, _ = self._sure_rate(at.requests_per_s, at, seen)
+            rate = at.requests_per_s
+            at = self._point(candidate, min(rate / (1 + TOLERANCE), surest or rate), effort)
+        if limit is not None or n_raises == 0:
+            beyond = None if effort.capacity == 1 else self._sure_rate(at.requests_per_s * _RAISE, at, seen)[1]
+            return at, limit or beyond
+        speed = self.tester.allowance(candidate).speed
+        for _ in range(n_raises):
+            highest = at.requests_per_s * _RAISE
+            seen.append(self._verdict(candidate, highest * speed, effort.curve))
+            surest, limit = self._sure_rate(highest, at, seen)
+            if surest is None or surest <= at.requests_per_s * (1 + TOLERANCE):
+                break
+            higher = self._point(candidate, surest, effort)
+            bars = self._bars(higher.verdict, seen, higher.error)
+            if not self._sure(higher.verdict, bars):
+                return at, self._missed(higher.verdict, bars)
+            at = higher
+        return at, limit
+
+    def _start(self, candidate: Candidate, guess_per_s: float | None, seen: list[Verdict]) -> float | None:
+        """Return the highest rate that meets the objectives with the required confidence and one seed.
 
         The result is None if a light load does not meet them.
         """
 
-        def probe(rate: float, n: int = 1) -> Verdict:
-            seen.append(self._verdict(candidate, rate, n, allow=True))
+        def probe(rate: float) -> Verdict:
+            seen.append(self._verdict(candidate, rate, 1, allow=True))
             return seen[-1]
 
-        if start is None:
-            floor = probe(self.evaluator.light_requests_per_s(candidate))
-            if not floor.met:
-                return None
-            start = find_capacity(probe, self.evaluator.fluid_requests_per_s(candidate), floor).requests_per_s
-        if n_seeds == 1:
-            return start
-        rate, direction = start, 0
-        for _ in range(_WALK_STEPS):
-            verdict = probe(rate, n_seeds)
-            step = 1 if verdict.met else -1
-            if direction and step != direction:
-                return rate if verdict.met else rate / (1 + TOLERANCE)
-            direction = step
-            rate *= (1 + TOLERANCE) ** step
-        return rate if direction > 0 else None
+        floor = probe(self.evaluator.light_requests_per_s(candidate))
+        if not floor.met:
+            return None
+        guess = guess_per_s or self.evaluator.fluid_requests_per_s(candidate)
+        hopeless = partial(self.tester.hopeless, candidate)
+        return find_capacity(probe, guess, floor, hopeless=hopeless).requests_per_s
+
+    def _walk(self, candidate: Candidate, start_per_s: float, effort: SeedBudget, seen: list[Verdict]) -> float | None:
+        """Return the highest rate near a start that meets the objectives with all seeds pooled; None if none does."""
+
+        def probe(rate: float) -> Verdict:
+            seen.append(self._verdict(candidate, rate, effort.capacity, allow=True))
+            return seen[-1]
+
+        return start_per_s if effort.capacity == 1 else walk_to_capacity(probe, start_per_s, _WALK_STEPS)
+
+    def _missed(self, verdict: Verdict, bars: Sequence[Confidence]) -> str:
+        """Return what a rate lacks at which the plan is not sure."""
+        if not verdict.stable:
+            return _beyond(None)
+        least = min(range(len(bars)), key=lambda i: bars[i].probability_met)
+        return _beyond(self.tester.slos[least].name)
 
     def _plan(
         self,
@@ -253,17 +341,18 @@ class PlanEvaluator:
         sure = self.tester.confidence
         rows = [
             SloResult.of(
-                slo, bar.value_s, bar, sure, verdict.stable, ci_level=bar.level, n_requests=_n_conditioned(slo, verdict)
+                slo, bar.value_s, bar, sure, verdict.stable, ci_level=bar.level, n_requests=n_conditioned(slo, verdict)
             )
             for slo, bar in zip(self.tester.slos, bars, strict=True)
         ]
-        output, total, power = (_mean(details, f) for f in ("output_tokens_per_s", "total_tokens_per_s", "power_w"))
+        output, total, power = (mean_of(details, f) for f in ("output_tokens_per_s", "total_tokens_per_s", "power_w"))
         rates = Rates(output, total, power, verdict.requests_per_s if verdict.stable else None)
         price, grid = self.prices.price(candidate), self.prices.grid(candidate)
+        few = few_requests(self.tester.slos, verdict)
         return Plan(
             deployment=facts.deployment,
             requests_per_s=verdict.requests_per_s,
-            metrics=_steady_metrics(details, verdict),
+            metrics=steady_metrics(details, verdict),
             slo=rows,
             curve=curve_of([*seen, verdict], capacity, self.tester.slos),
             latency_cdf=cdf_of(verdict, self.tester.slos),
@@ -278,54 +367,31 @@ class PlanEvaluator:
             calibration=CalibrationBlock.model_validate(details[0].calibration),
             command=facts.command,
             command_notes=list(facts.command_notes),
-            notices=list(dict.fromkeys((*details[0].notices, *facts.notices, *_few(self.tester.slos, verdict)))),
+            notices=list(dict.fromkeys((*details[0].notices, *facts.notices, *few))),
             checkpoint=None if facts.checkpoint is None else CheckpointBlock.model_validate(facts.checkpoint),
             versions=facts.versions,
         )
 
-    def _sure_rate(
-        self, highest_per_s: float, verdict: Verdict, seen: Sequence[Verdict], error: StatedError
-    ) -> float | None:
+    def _sure_rate(self, highest_per_s: float, at: _Point, seen: Sequence[Verdict]) -> tuple[float | None, str | None]:
         """Return the highest rate up to `highest_per_s` that meets every objective with the required confidence.
 
-        It uses the same curves as the rows of the objectives, so that the two never contradict each other. The result
-        is None if no rate meets them.
+        It uses the same curves as the rows of the objectives, so that the two never contradict each other. The rate is
+        None if none meets them. The second value is what limits the rate, or None if nothing does.
         """
-        rates = []
+        rates: dict[str, float] = {}
         for slo in self.tester.slos:
-            if not math.isfinite(verdict.value_s(slo)):
+            if not math.isfinite(at.verdict.value_s(slo)):
                 continue
-            curve = LatencyCurve.of(seen, slo).through(verdict, slo)
-            spread = Spread.of(verdict.observations, slo, error)
-            rates.append(sure_rate_per_s(curve, slo, highest_per_s, spread, self.tester.confidence))
-        found = [rate for rate in rates if rate is not None]
-        return min(found) if found and len(found) == len(rates) else None
-
-
-def _n_conditioned(slo: Slo, verdict: Verdict) -> int | None:
-    """Return the simulated requests that fulfil the condition of an objective; None if it has none."""
-    if slo.latency.condition is None:
-        return None
-    return sum(len(o.samples_s[slo.metric]) for o in verdict.observations)
-
-
-def _few(slos: Sequence[Slo], verdict: Verdict) -> Iterator[str]:
-    """Yield a notice for each objective with a condition that few simulated requests fulfil."""
-    for slo in slos:
-        n = _n_conditioned(slo, verdict)
-        beyond = LEAST_BEYOND if n is None else n * (1 - (slo.quantile or 0.0))
-        if beyond < LEAST_BEYOND:
-            yield (
-                f"{slo.name} rests on {counted(n or 0, 'simulated request')} that fulfil its condition, about "
-                f"{beyond:.1f} of them beyond the statistic, fewer than {LEAST_BEYOND}: a rare length is uncertain"
-            )
-
-
-def _kept_metrics(slos: Sequence[Slo], verdict: Verdict) -> list[str]:
-    """Return the latency metrics whose curves an answer keeps: those of every answer, and those with objectives."""
-    named = {slo.metric for slo in slos}
-    known = verdict.observations[0].samples_s
-    return [metric for metric in known if metric in named or LATENCY_METRICS[metric].in_every_answer]
+            curve = LatencyCurve.of(seen, slo).through(at.verdict, slo)
+            spread = Spread.of(at.verdict.observations, slo, at.error)
+            found = sure_rate_per_s(curve, slo, highest_per_s, spread, self.tester.confidence)
+            if found is None:
+                return None, _beyond(slo.name)
+            rates[slo.name] = found
+        if not rates:
+            return None, None
+        least = min(rates, key=rates.__getitem__)
+        return rates[least], _beyond(least) if rates[least] < highest_per_s else None
 
 
 def _limit(capacity: float, probes: Sequence[Verdict]) -> str | None:
@@ -334,96 +400,12 @@ def _limit(capacity: float, probes: Sequence[Verdict]) -> str | None:
     if not beyond:
         return None
     first = min(beyond, key=lambda v: v.requests_per_s)
-    return f"beyond it {first.worst.name} is missed" if first.value_ratio > 1 else "beyond it the queue grows"
+    return _beyond(first.worst.name if first.value_ratio > 1 else None)
 
 
-def _mean(details: Sequence[RunDetail], name: str) -> float:
-    return float(np.mean([getattr(d, name) for d in details]))
-
-
-def _steady_metrics(details: Sequence[RunDetail], verdict: Verdict) -> dict[str, object]:
-    """Return the metrics of a plan: latencies, rates, power and energy of the steady windows of all seeds.
-
-    Counts, the duration, the hits of the prefix cache and the peak of the KV cache are those of the first run.
-    """
-    metrics = dict(details[0].metrics)
-    for metric in verdict.observations[0].samples_s:
-        metrics[f"{metric}_s"] = {stat: verdict.value_s(Slo(metric, stat, 1.0)) for stat in STATS}
-    for name in details[0].samples_s:
-        if name not in verdict.observations[0].samples_s:
-            pooled = np.concatenate([d.samples_s[name] for d in details])
-            metrics[f"{name}_s"] = {stat: Slo(name, stat, 1.0).value_s(pooled) for stat in STATS}
-    output, total, power = (_mean(details, f) for f in ("output_tokens_per_s", "total_tokens_per_s", "power_w"))
-    per_s = {"requests_per_s": _mean(details, "requests_per_s"), "output_tokens_per_s": output}
-    per_s |= {"input_tokens_per_s": total - output, "total_tokens_per_s": total}
-    joules = power / output if output else None
-    whole = (("power", "node_w_mean", power), ("energy", "total_j_per_output_token", joules))
-    for name, figure, value in whole:
-        runs = [run for d in details if isinstance(run := d.metrics.get(name), dict)]
-        if len(runs) == len(details):
-            metrics[name] = {**_mean_block(runs), figure: value}
-    return metrics | per_s
-
-
-def _mean_block(blocks: Sequence[dict[str, Any]]) -> dict[str, float | None]:
-    """Return the mean of every figure of equal blocks; None where a block has none."""
-    columns = {name: [block[name] for block in blocks] for name in blocks[0]}
-    return {name: None if None in values else float(np.mean(values)) for name, values in columns.items()}
-
-
-def curve_of(seen: Iterable[Verdict], capacity_per_s: float | None, slos: Sequence[Slo] = ()) -> list[CurvePoint]:
-    """Return one point per simulated rate, ascending, with latencies in seconds; the most seeds win at equal rates.
-
-    A point is of the whole cluster (all replicas behind their router) or of one replica under its share of the
-    requests. Rates up to the capacity meet the objectives with the required confidence. A rate just above the capacity
-    that is printed with the same digits is left out, so that no rate is printed both as met and as missed.
-    """
-    verdicts: dict[tuple[float, bool], Verdict] = {}
-    for verdict in sorted(seen, key=lambda v: len(v.observations)):
-        verdicts[verdict.simulated_per_s, verdict.observations[0].load.whole_cluster] = verdict
-    points = []
-    for (rate, whole_cluster), verdict in sorted(verdicts.items(), key=lambda item: item[0]):
-        if capacity_per_s is not None and rate > capacity_per_s and digits(rate) == digits(capacity_per_s):
-            continue
-        point: dict[str, object] = {
-            "requests_per_s": rate,
-            "whole_cluster": whole_cluster,
-            "n_seeds": len(verdict.observations),
-            "n_measured": sum(o.n_measured for o in verdict.observations),
-            "stable": verdict.stable,
-            "met": capacity_per_s is not None and rate <= capacity_per_s,
-        }
-        conditioned = {}
-        for metric in _kept_metrics(slos, verdict):
-            values = {stat: short(verdict.value_s(Slo(metric, stat, 1.0))) for stat in STATS}
-            if LATENCY_METRICS[metric].condition is None:
-                point[f"{metric}_s"] = Stats.model_validate(values)
-            else:
-                conditioned[metric] = Stats.model_validate(values)
-        if conditioned:
-            point["conditioned"] = conditioned
-        if verdict.observations[0].queue_s is not None:
-            shares = {stat: short(verdict.waiting_share(Slo(TTFT.name, stat, 1.0))) for stat in STATS}
-            point["ttft_waiting"] = Stats.model_validate(shares)
-        points.append(CurvePoint.model_validate(point))
-    return points
-
-
-def cdf_of(verdict: Verdict, slos: Sequence[Slo] = ()) -> dict[str, list[float | None]]:
-    """Return the quantiles of each latency over all seeds of the verdict, seconds.
-
-    The result has the form {"quantiles": [...], "ttft_s": [...], ...}.
-    """
-    found: dict[str, list[float | None]] = {"quantiles": list(QUANTILES)}
-    for metric in _kept_metrics(slos, verdict):
-        samples = np.sort(np.concatenate([o.samples_s[metric] for o in verdict.observations]))
-        found[f"{metric}_s"] = [short(statistic_s(samples, q)) for q in QUANTILES]
-    return found
-
-
-def short(value: float) -> float:
-    """Return a value rounded to six digits, more than the precision of these figures."""
-    return float(f"{value:.{_DIGITS}g}")
+def _beyond(missed: str | None) -> str:
+    """Return what limits a capacity in words: the objective that is missed beyond it, or, if None, the queue."""
+    return "beyond it the queue grows" if missed is None else f"beyond it {missed} is missed"
 
 
 def assumptions(request: PlanRequest, lengths: str) -> list[str]:

@@ -45,7 +45,11 @@ class Capacity(Generic[V]):
 
 
 def find_capacity(
-    probe: Callable[[float], V], guess_per_s: float, floor: V, tolerance: float = TOLERANCE
+    probe: Callable[[float], V],
+    guess_per_s: float,
+    floor: V,
+    tolerance: float = TOLERANCE,
+    hopeless: Callable[[float], bool] | None = None,
 ) -> Capacity[V]:
     """Return the highest rate that meets every objective, with a relative error of `tolerance`.
 
@@ -57,15 +61,20 @@ def find_capacity(
         guess_per_s: The rate to try first.
         floor: A verdict at a low rate that meets every objective.
         tolerance: Relative distance of the two final rates.
+        hopeless: Returns, at less cost than `probe`, whether a rate is certainly missed; it is called for the guess and
+            for lower rates until it returns False.
     """
     holds, fails = floor, float("inf")
     rate = max(guess_per_s, floor.requests_per_s * (1 + tolerance))
     for _ in range(_MAX_STEPS):
-        verdict = probe(rate)
-        if verdict.met:
-            holds = verdict
-        else:
+        if hopeless is not None and hopeless(rate):
             fails = rate
+        else:
+            hopeless, verdict = None, probe(rate)
+            if verdict.met:
+                holds = verdict
+            else:
+                fails = rate
         if fails <= holds.requests_per_s * (1 + tolerance):
             break
         middle = math.sqrt(holds.requests_per_s * fails)
@@ -76,3 +85,23 @@ def find_capacity(
         else:
             rate = middle
     return Capacity(holds.requests_per_s, fails, holds)
+
+
+def walk_to_capacity(probe: Callable[[float], V], start_per_s: float, most_steps: int) -> float | None:
+    """Return the highest rate near a start that meets every objective, in steps of TOLERANCE from the start.
+
+    Args:
+        probe: Returns the verdict at a rate in requests per second.
+        start_per_s: The first rate.
+        most_steps: Most rates to try. If all are met, the rate above them is the result; if all are missed, there is
+            none (None).
+    """
+    rate, direction = start_per_s, 0
+    for _ in range(most_steps):
+        met = probe(rate).met
+        step = 1 if met else -1
+        if direction and step != direction:
+            return rate if met else rate / (1 + TOLERANCE)
+        direction = step
+        rate *= (1 + TOLERANCE) ** step
+    return rate if direction > 0 else None

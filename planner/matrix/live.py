@@ -1,66 +1,55 @@
 """Cells measured on this machine: real engines and a real load client serve the requests of the same cells.
 
-One server is started for each model and engine. It is probed as `calibrate verify` does, and its cells are simulated
-with the steps and host times of the probes; no request of a cell is part of a probe. The client serves the requests of
-every cell: as many clients as its batch, each of which sends its next request after the answer to its last. The server
-takes as many sequences as the largest batch.
+One server is started for each model and engine, with as many sequences as the largest batch. A client serves the
+requests of every cell: as many clients as its batch, each of which sends its next request after the answer to its last.
+The server is probed as `calibrate verify` does, and its cells are simulated with the steps and host times of the
+probes; no request of a cell is part of a probe.
 
-The speed of a shared machine drifts within minutes, so the engine is probed before the first cell, after half of them
-and after the last, and all cells are simulated with the three probes together.
+The speed of a shared machine drifts within minutes. All cells are therefore replayed once, and then all of them again;
+the engine is probed before, between and after, and all cells are simulated with these probes together. Every probe and
+every replay is recorded as soon as it is measured (`planner/matrix/measurements.py`). What an interrupted run left to
+measure is measured between probes of its own, because another start of a server may have another speed.
 """
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from calibration.accuracy.measured_run import MeasuredRun
-from calibration.complexity.records import LatencyRecords
-from calibration.complexity.summary import complexity_of
 from calibration.machine_trace.folder import check_new_trace
-from calibration.profile.machine.contention import CONTENDED_CORES
-from calibration.serve.clients import IncompleteReplay
-from calibration.serve.probe import OUTPUT_TOKENS, Probe
+from calibration.serve.clients import Client, IncompleteReplay
+from calibration.serve.probe import OUTPUT_TOKENS
 from calibration.serve.tiny_model import TINY_MODELS, write_tiny_model
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import user_folder
-from catalogs.statistics import statistics
 from catalogs.ui.shared_options import own_version
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import in_closed_loop, load_workload
 from planner.matrix.cells import Cell
-from planner.matrix.evaluation import identity, refused
-from planner.matrix.row import CellVersions, MatrixRow
-from simulator.analysis.complexity import latency_records
-from simulator.analysis.metrics import latency_metrics
-from simulator.cluster.compiled import CompiledDeployment, compile_deployment, with_host
-from simulator.cluster.run import Run
-from simulator.cluster.simulate import engine_rules, run_rules, simulate
-from simulator.costs.measured_steps import MeasuredStepTimer
-from simulator.verify.engines import SHORT_LIMITS, STARTERS, EngineChoice
-from simulator.verify.measurement import EngineUnderTest, Probed, pooled
-from simulator.verify.probe_fit import Cycles, fit_host, fit_requests, fit_steps
+from planner.matrix.evaluation import refused
+from planner.matrix.live_rows import HERE, calibrated, drift_notice, measured_row, simulated_row
+from planner.matrix.measurements import EngineMeasurements, MeasuredReplay, cell_key, engine_key
+from planner.matrix.records import RowRecords
+from planner.matrix.row import CellVersions, MatrixRow, Verdict
+from simulator.cluster.compiled import CompiledDeployment, compile_deployment
+from simulator.verify.engines import SHORT_LIMITS, STARTERS, EngineChoice, EngineSubject
+from simulator.verify.measurement import EngineUnderTest, pooled
 from simulator.verify.trials import Simulate, Trial
-
-#: Hardware of cells that can be measured.
-HERE: Final = "local"
 
 #: Longest prompt of a probe, tokens.
 _LONGEST_PROBE: Final = 512
 
 #: Time that each part of one of the probes of an engine should take, seconds.
-_PROBE_PART_S: Final = 5.0
+_PROBE_PART_S: Final = 8.0
 
-#: Relative difference of the steps of several probes that a row mentions.
-DRIFT: Final = 0.1
+#: Replays of each cell; the difference between them is the noise of its measured row.
+REPLAYS: Final = 2
 
 Tell = Callable[[str], None]
 
@@ -74,7 +63,7 @@ class LiveSettings:
         threads: Threads of an engine on a CPU.
         python: Interpreter of vLLM's environment; None searches for it.
         server: The llama-server program; None searches for it.
-        machine: Folder for what the machine did, one below it for each model and engine; None: with the logs.
+        machine: Folder for what the machine did, one below it for each start of an engine; None: with the logs.
     """
 
     out: Path
@@ -84,35 +73,83 @@ class LiveSettings:
     machine: Path | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LiveEngine:
+    """An engine that can be measured, with the requests of its cells.
+
+    Attributes:
+        name: Model and engine, as a name of a folder.
+        subject: The deployment, and the server that runs it.
+        client: The load client.
+        compiled: The deployment as the simulator runs it.
+        key: What identifies the engine in its records.
+        requests: The requests of each cell.
+    """
+
+    name: str
+    subject: EngineSubject
+    client: Client
+    compiled: CompiledDeployment
+    key: str
+    requests: Mapping[Cell, RequestSet]
+
+    def cell_key(self, cell: Cell) -> str:
+        """Return what identifies a cell in the records."""
+        return cell_key(cell, self.requests[cell])
+
+    def left(self, measured: EngineMeasurements) -> list[Cell]:
+        """Return the cells to replay, in order: all that lack their first replay, then all that lack a further one."""
+        n_done = {cell: len(measured.replays(self.cell_key(cell))) for cell in self.requests}
+        return [cell for turn in range(REPLAYS) for cell in self.requests if n_done[cell] <= turn]
+
+
 def is_live(cell: Cell) -> bool:
     """Return whether a cell can be measured on this machine if its engine is installed."""
     return cell.hardware == HERE and cell.open_share is None
 
 
-def measure(cells: Sequence[Cell], settings: LiveSettings, tell: Tell) -> Iterator[tuple[Cell, MatrixRow, MatrixRow]]:
+def measure(
+    cells: Sequence[Cell], settings: LiveSettings, tell: Tell, records: RowRecords | None = None
+) -> Iterator[tuple[Cell, MatrixRow, MatrixRow]]:
     """Yield each cell with its simulated and its measured row, engine by engine.
 
     A cell whose engine is not installed, or cannot serve it, has two rows with the reason as their rule.
+
+    Args:
+        cells: The cells.
+        settings: How they are measured.
+        tell: Shows a line of progress.
+        records: Where each measurement is kept; what is there already is not measured again. None keeps nothing.
+
+    Raises:
+        InputError: The records cannot be read or written.
     """
     ordered = sorted(cells, key=lambda cell: (cell.model, cell.engine))
     for (model, engine), group in groupby(ordered, key=lambda cell: (cell.model, cell.engine)):
         members = list(group)
-        tell(f"measuring {model} on {engine}: {len(members)} cells")
         try:
-            yield from _measure_engine(members, settings, tell)
+            live = live_engine(members, settings)
         except InputError as error:
-            for cell in members:
-                row = refused(cell, "unsupported", error)
-                yield cell, row, row.model_copy(update={"origin": "measured"})
+            yield from ((cell, *_refused(cell, error)) for cell in members)
+            continue
+        measured = EngineMeasurements(live.key, records)
+        failures: dict[Cell, InputError] = {}
+        left = live.left(measured)
+        if left or not measured.ends_with_probe:
+            tell(f"measuring {model} on {engine}: {len(left)} of {REPLAYS * len(members)} replays are left")
+            try:
+                _measure_left(live, measured, left, failures, settings, tell)
+            except InputError as error:
+                tell(str(error))
+                failures = dict.fromkeys(left, error) | failures
+        yield from _rows(live, measured, failures)
 
 
-def _measure_engine(
-    cells: Sequence[Cell], settings: LiveSettings, tell: Tell
-) -> Iterator[tuple[Cell, MatrixRow, MatrixRow]]:
-    """Yield the rows of the cells of one model and engine.
+def live_engine(cells: Sequence[Cell], settings: LiveSettings) -> LiveEngine:
+    """Return the engine of cells of one model and engine.
 
     Raises:
-        InputError: The engine is not installed, or it cannot be started or served.
+        InputError: The engine is not installed, or cannot serve the model.
     """
     first = cells[0]
     if first.engine not in STARTERS:
@@ -124,68 +161,97 @@ def _measure_engine(
     )
     choice = EngineChoice(_folder_of(first.model), limits, settings.python, settings.server)
     subject, client = STARTERS[first.engine](choice)
-    compiled = compile_deployment(subject.deployment, measured_host=False)
-    name = f"{Path(first.model).name}-{first.engine}"
+    return LiveEngine(
+        f"{Path(first.model).name}-{first.engine}",
+        subject,
+        client,
+        compile_deployment(subject.deployment, measured_host=False),
+        engine_key(subject, choice, client.name),
+        {cell: requests_of(cell, longest) for cell in cells},
+    )
+
+
+def _measure_left(
+    live: LiveEngine,
+    measured: EngineMeasurements,
+    left: Sequence[Cell],
+    failures: dict[Cell, InputError],
+    settings: LiveSettings,
+    tell: Tell,
+) -> None:
+    """Start the engine once and replay the cells in `left` between probes; add cells that fail to `failures`.
+
+    Raises:
+        InputError: The engine cannot be started or ends, or the records cannot be written.
+    """
+    session, name = measured.last_session + 1, live.name
+    while (settings.out / name).exists():  # of an earlier start
+        session, name = session + 1, f"{live.name}-{session + 1}"
     machine = None if settings.machine is None else settings.machine / name
     check_new_trace(machine)
-    probe_tokens, probes = min(_LONGEST_PROBE, longest - OUTPUT_TOKENS), list[Probed]()
-    replays: list[tuple[Cell, RequestSet, tuple[MeasuredRun, float] | IncompleteReplay]] = []
-    middle, warmed = -(-len(cells) // 2), set[str]()
-    with EngineUnderTest(subject, client, settings.out / name, tell, machine) as engine:
-        probes.append(engine.probe(probe_tokens, seats, _PROBE_PART_S))
-        for half in filter(None, (cells[:middle], cells[middle:])):
-            for cell in half:
-                requests = requests_of(cell, longest)
+    limits = live.compiled.resolved.limits
+    probe_tokens = min(_LONGEST_PROBE, limits.max_model_len - OUTPUT_TOKENS)
+    middle, warmed = -(-len(left) // 2), set[str]()
+    with EngineUnderTest(live.subject, live.client, settings.out / name, tell, machine) as engine:
+        measured.add_probe(session, engine.probe(probe_tokens, limits.max_num_seqs, _PROBE_PART_S))
+        for part in filter(None, (left[:middle], left[middle:])):
+            for cell in part:
+                if cell in failures:
+                    continue
                 if cell.workload not in warmed:
-                    engine.warm_up(requests)
+                    engine.warm_up(live.requests[cell])
                     warmed.add(cell.workload)
-                replays.append((cell, requests, _replayed(engine, Trial(cell.name, requests))))
-            probes.append(engine.probe(probe_tokens, seats, _PROBE_PART_S))
-    probed = pooled(probes)
-    run, way = _calibrated(probed, compiled)
-    notices = [f"simulated on this machine with {way}", *drift_notice([part.probe for part in probes])]
-    versions = CellVersions(product=own_version(), engine=f"{first.engine} {probed.engine_version}".strip())
-    for cell, requests, replay in replays:
-        predicted = _simulated(cell, run(requests), versions, notices)
-        if isinstance(replay, IncompleteReplay):  # the engine may serve the other cells
-            yield cell, predicted, refused(cell, "failed", replay).model_copy(update={"origin": "measured"})
-        else:
-            yield cell, predicted, _measured(cell, replay[0], versions, replay[1])
+                try:
+                    runs, others_cores = engine.replay([Trial(cell.name, live.requests[cell])], 1)
+                except IncompleteReplay as error:  # the engine may serve the other cells
+                    failures[cell] = error
+                    continue
+                [run] = runs[cell.name]
+                measured.add_replay(live.cell_key(cell), MeasuredReplay(session, run, others_cores))
+            measured.add_probe(session, engine.probe(probe_tokens, limits.max_num_seqs, _PROBE_PART_S))
 
 
-def _replayed(engine: EngineUnderTest, trial: Trial) -> tuple[MeasuredRun, float] | IncompleteReplay:
-    """Return the measured run of a cell with the cores that other processes used, or why it failed."""
-    try:
-        replayed, others_cores = engine.replay([trial], 1)
-    except IncompleteReplay as error:
-        return error
-    return replayed[trial.name][0], others_cores
+def _rows(
+    live: LiveEngine, measured: EngineMeasurements, failures: Mapping[Cell, InputError]
+) -> Iterator[tuple[Cell, MatrixRow, MatrixRow]]:
+    """Yield the rows of the cells of an engine from what was measured.
 
-
-def drift_notice(probes: Sequence[Probe]) -> list[str]:
-    """Return a notice if the speed of the engine differed between its probes by more than DRIFT; otherwise nothing.
-
-    A measured row may differ from its prediction by as much, whatever the prediction is worth.
+    A cell is simulated with the probes of the starts of the server that served it, and has figures once all of its
+    replays are measured.
     """
-    cycles = [Cycles.of(probe) for probe in probes]
-    steps_s = [each.mean(each.seconds, 1) for each in cycles if 1 in each.sizes()]
-    if len(steps_s) < 2 or max(steps_s) <= (1.0 + DRIFT) * min(steps_s):
-        return []
-    least_ms, most_ms = min(steps_s) * 1e3, max(steps_s) * 1e3
-    return [f"a step of one decode took {least_ms:.3g} to {most_ms:.3g} ms in the probes: the machine's speed changed"]
+    simulations: dict[frozenset[int], tuple[Simulate, CellVersions, list[str]]] = {}
+    for cell, requests in live.requests.items():
+        replays = measured.replays(live.cell_key(cell))[:REPLAYS]
+        sessions = frozenset(replay.session for replay in replays) or frozenset({measured.last_session})
+        refusals = _refused(cell, failures.get(cell) or InputError("the engine was not probed", live.name))
+        if not measured.probes(sessions):
+            yield cell, *refusals
+            continue
+        if sessions not in simulations:
+            simulations[sessions] = _simulation(live, measured, sessions)
+        run, versions, notices = simulations[sessions]
+        is_whole = len(replays) == REPLAYS
+        second = measured_row(cell, replays, versions) if is_whole else refusals[1]
+        yield cell, simulated_row(cell, run(requests), versions, notices), second
 
 
-def _calibrated(probed: Probed, compiled: CompiledDeployment) -> tuple[Simulate, str]:
-    """Return the simulation of an engine with the times of its probes, and what they are."""
-    host = fit_host(probed.probe, compiled)
-    fitted = with_host(compiled, replace(compiled.resolved.engine.host, **host.model_dump(), measured=True))
-    steps = fit_steps(probed.probe, probed.log, compiled.resolved.limits.max_num_batched_tokens)
-    if steps is None:
-        return partial(simulate, fitted), "operators, and host times of a probe"
-    timer = MeasuredStepTimer(steps)
-    path = fit_requests(probed.probe, fitted, timer)
-    own = with_host(fitted, replace(fitted.resolved.engine.host, **path.model_dump(), measured=True))
-    return partial(run_rules, engine_rules(own), timer), "whole steps of a probe"
+def _simulation(
+    live: LiveEngine, measured: EngineMeasurements, sessions: frozenset[int]
+) -> tuple[Simulate, CellVersions, list[str]]:
+    """Return the simulation of an engine by the probes of some starts, the versions, and the notices of its rows."""
+    probes = measured.probes(sessions)
+    probed = pooled(probes)
+    run, way = calibrated(probed, live.compiled)
+    notices = [f"simulated on this machine with {way}", *drift_notice([part.probe for part in probes])]
+    engine = f"{live.subject.deployment.engine} {probed.engine_version}".strip()
+    return run, CellVersions(product=own_version(), engine=engine), notices
+
+
+def _refused(cell: Cell, error: InputError) -> tuple[MatrixRow, MatrixRow]:
+    """Return both rows of a cell without figures."""
+    verdict: Verdict = "failed" if isinstance(error, IncompleteReplay) else "unsupported"
+    row = refused(cell, verdict, error)
+    return row, row.model_copy(update={"origin": "measured"})
 
 
 def requests_of(cell: Cell, longest: int) -> RequestSet:
@@ -209,49 +275,6 @@ def _folder_of(model: str) -> Path:
         rule = "a model is measured from the folder of its weights"
         raise InputError(rule, model, hint=f"give a Hugging Face folder, or {', '.join(TINY_MODELS)}")
     return folder
-
-
-def _simulated(cell: Cell, run: Run, versions: CellVersions, notices: list[str]) -> MatrixRow:
-    metrics = latency_metrics(run)
-    return MatrixRow(
-        **identity(cell),
-        origin="simulated",
-        verdict="ok",
-        used=HERE,
-        n_accelerators=1,
-        metrics=metrics,
-        complexity=complexity_of(latency_records(run)).block(),
-        versions=versions,
-        notices=notices,
-    )
-
-
-def _measured(cell: Cell, run: MeasuredRun, versions: CellVersions, others_cores: float) -> MatrixRow:
-    """Return the measured row of a cell, with the same keys as a simulated one where the client measures them."""
-    last_s = float(np.nanmax(run.arrival_s + run.e2e_s) - run.arrival_s.min())
-    metrics: dict[str, Any] = {
-        "n_completed": run.n,
-        "duration_s": last_s,
-        **{name: statistics(getattr(run, name)) for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s")},
-        "requests_per_s": run.n / last_s,
-        "output_tokens_per_s": float(run.output_tokens.sum()) / last_s,
-        "input_tokens_per_s": float(run.input_tokens.sum()) / last_s,
-    }
-    machine = f"{platform.node()}, {platform.machine()}, {platform.system()} {platform.release()}"
-    notices = [f"measured by {run.client}"]
-    if others_cores > CONTENDED_CORES:
-        notices.append(f"other processes used {others_cores:.2g} cores while cells were measured: not a quiet machine")
-    return MatrixRow(
-        **identity(cell),
-        origin="measured",
-        verdict="ok",
-        used=HERE,
-        n_accelerators=1,
-        metrics=metrics,
-        complexity=complexity_of(LatencyRecords.measured(run)).block(),
-        versions=versions.model_copy(update={"measured_on": machine}),
-        notices=notices,
-    )
 
 
 @contextmanager

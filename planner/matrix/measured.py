@@ -64,11 +64,12 @@ class MeasuredPoint:
         return json.dumps(dict(self.keys))
 
 
-#: Engine of the catalog for each engine of published tables from the middle of 2024, when vLLM ran its engine V0.
+#: Engine of the catalog for each engine of published tables. The names with capitals are those of tables of static
+#: batches from the middle of 2024, when vLLM ran its engine V0 and TensorRT-LLM its TensorRT backend.
 ENGINES: Final = {
     "vLLM": "vllm-v0",
     "vLLM V1": "vllm",
-    "TensorRT-LLM": "trtllm",
+    "TensorRT-LLM": "trtllm-tensorrt",
     "llama.cpp": "llama.cpp",
     "HF": "transformers-static",
     "transformers": "transformers-static",

@@ -56,7 +56,7 @@ IDENTITY: Final = (
 )
 
 #: Blocks of a row that become columns such as `cost.usd_per_hour`.
-_BLOCKS: Final = ("metrics", "complexity", "memory", "cost", "calibration", "stated_error", "versions")
+_BLOCKS: Final = ("metrics", "noise", "complexity", "memory", "cost", "calibration", "stated_error", "versions")
 
 #: Most characters of a text in the table; longer ones are in the JSON document only.
 _LONGEST_TEXT: Final = 200

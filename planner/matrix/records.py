@@ -1,8 +1,9 @@
-"""The rows of a matrix on the disk while it runs, so that `--resume` repeats no cell that was finished.
+"""The rows and measurements of a matrix on the disk while it runs, so that `--resume` repeats nothing that is there.
 
 The file is that of a search (planner/search/study_file.py): one record per line, each with a checksum, written at once.
 Every process that evaluates cells appends its own rows. A row counts for the same cell with the same code and
 calibration only, so a matrix may change between two runs: its new cells are evaluated, and the others are read.
+Records of other kinds are those of `planner/matrix/measurements.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -31,9 +32,9 @@ ROW: Final = 100
 FILE_NAME: Final = "rows.log"
 
 
-def cell_digest(cell: Cell, origin: str = "simulated") -> str:
-    """Return what identifies the row of a cell: its axes and settings, the code, and the calibration."""
-    found = asdict(cell) | {"origin": origin, "code": code_digest(), "calibration": stated_errors_digest()}
+def cell_digest(cell: Cell) -> str:
+    """Return what identifies the simulated row of a cell: its axes and settings, the code, and the calibration."""
+    found = asdict(cell) | {"origin": "simulated", "code": code_digest(), "calibration": stated_errors_digest()}
     return hashlib.sha256(json.dumps(found, sort_keys=True, default=str).encode()).hexdigest()[:24]
 
 
@@ -44,7 +45,7 @@ def notify(text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RowRecords:
-    """The rows in one file, which several processes extend."""
+    """The rows and measurements in one file, which several processes extend."""
 
     path: Path
 
@@ -67,8 +68,8 @@ class RowRecords:
             InputError: The file is damaged or cannot be read.
         """
         found: dict[str, MatrixRow] = {}
-        for record in _opened(self.path).read_logs(0):
-            if record["op_code"] == ROW and (row := _row(record)) is not None:
+        for record in self.of_kinds({ROW}):
+            if (row := _row(record)) is not None:
                 found[str(record["cell"])] = row
         return found
 
@@ -78,7 +79,26 @@ class RowRecords:
         Raises:
             InputError: The file cannot be written.
         """
-        _opened(self.path).append_logs([{"op_code": ROW, "cell": digest, "row": row.document()}])
+        self.append({"op_code": ROW, "cell": digest, "row": row.document()})
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Write a record to the disk, whole or not at all.
+
+        Args:
+            record: JSON data with the number of its kind under `op_code`.
+
+        Raises:
+            InputError: The file cannot be written.
+        """
+        _opened(self.path).append_logs([dict(record)])
+
+    def of_kinds(self, kinds: Collection[int]) -> list[Mapping[str, Any]]:
+        """Return the records of some kinds, in the order in which they were written.
+
+        Raises:
+            InputError: The file is damaged or cannot be read.
+        """
+        return [record for record in _opened(self.path).read_logs(0) if record["op_code"] in kinds]
 
 
 @lru_cache(maxsize=1)

@@ -64,6 +64,7 @@ class MatrixRow(JsonBlock):
         rule: Why the verdict is not "ok"; empty where it is.
         nearest: The nearest choice that would be "ok", where one is known.
         metrics: The block `metrics` of `simulate --json`, or the same keys of a measurement.
+        noise: Of a measured row, half the spread of each mean latency between its replays, over the mean.
         complexity: Latency against the lengths of requests, as in `simulate --json`.
         stated_error: The block `calibration.stated_error` of `simulate --json`.
         notices: Sentences about the row that apply to its cell only.
@@ -93,6 +94,7 @@ class MatrixRow(JsonBlock):
     requests_per_s: float | None = None
     deployment: dict[str, Any] | None = None
     metrics: dict[str, Any] | None = None
+    noise: dict[str, float] | None = None
     complexity: dict[str, Any] | None = None
     memory: CellMemory | None = None
     cost: CellCost | None = None

@@ -27,9 +27,6 @@ CELLS_PER_TURN: Final = 4
 #: Turns in which a large matrix is evaluated: enough to show progress, few enough to start processes rarely.
 TURNS: Final = 12
 
-#: Origin, in the records, of the prediction of a cell that is also measured: it has the host times of the probe.
-_PREDICTED_HERE: Final = "predicted here"
-
 Progress = Callable[[int, int, str], None]
 
 
@@ -108,25 +105,16 @@ class MatrixRun:
         return [known[i] for i in range(len(cells))]
 
     def measured(self, cells: Sequence[Cell], settings: LiveSettings) -> list[tuple[Cell, MatrixRow, MatrixRow]]:
-        """Return each cell with its simulated and its measured row, those of an earlier run if they count.
+        """Return each cell with its simulated and its measured row; measurements of an earlier run count.
 
         Raises:
             InputError: The records cannot be read or written.
         """
-        kept = self.records.rows() if self.records else {}
-        found = []
-        for cell in cells:
-            pair = [kept.get(cell_digest(cell, origin)) for origin in (_PREDICTED_HERE, "measured")]
-            if pair[0] is not None and pair[1] is not None:
-                found.append((cell, pair[0], pair[1]))
-        done = {cell for cell, _, _ in found}
-        for cell, first, second in measure([c for c in cells if c not in done], settings, notify):
+        found: list[tuple[Cell, MatrixRow, MatrixRow]] = []
+        for rows in measure(cells, settings, notify, self.records):
+            found.append(rows)
             if self.progress:
-                self.progress(len(found), len(cells), cell.name)
-            if self.records is not None:
-                self.records.add(cell_digest(cell, _PREDICTED_HERE), first)
-                self.records.add(cell_digest(cell, "measured"), second)
-            found.append((cell, first, second))
+                self.progress(len(found), len(cells), rows[0].name)
         return found
 
     def predictions(self, points: Sequence[MeasuredPoint]) -> list[MatrixRow]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Final, Literal, Protocol
 
@@ -162,6 +162,22 @@ class CandidateTester:
             return False
         return over > SHORT_RUN_MARGIN**2 or self.guessed_ratio(candidate, short.requests_per_s) > guessed_goal
 
+    def race(self, candidate: Candidate, rate: float) -> Verdict:
+        """Return the verdict of a full run, or of a short one that misses clearly; only a full run counts as met."""
+        quick = self.probe(candidate, rate, self.sizes.quick)
+        if self.ruled_out(candidate, quick):
+            return replace(quick, stable=False) if quick.met else quick
+        return self.probe(candidate, rate, self.sizes.full)
+
+    def hopeless(self, candidate: Candidate, requests_per_s: float) -> bool:
+        """Return whether a short run is far overloaded and misses an objective by more than its noise.
+
+        Unlike `ruled_out`, this does not need the estimate: chance in a few requests does not let a system fall behind
+        by half of its arrivals.
+        """
+        quick = self.probe(candidate, requests_per_s, self.sizes.quick)
+        return quick.far_behind and quick.value_ratio > SHORT_RUN_MARGIN
+
     def guessed_ratio(self, candidate: Candidate, requests_per_s: float) -> float:
         """Return the estimated largest value / limit at a rate, with the allowance; infinite if overloaded.
 
@@ -210,8 +226,13 @@ class CandidateTester:
         status: Status = "infeasible" if best is None else "pruned"
         return Outcome(candidate, status, 0.0, verdict.requests_per_s, ratio, verdict.worst.name, None)
 
-    def capacity(self, candidate: Candidate, floor: Verdict, guess_per_s: float) -> Outcome:
-        """Return the outcome of a search for the highest rate that meets the objectives, to half of a tie."""
-        found = find_capacity(lambda r: self.probe(candidate, r, self.sizes.full), guess_per_s, floor, HALF_TIE)
+    def capacity(self, candidate: Candidate, floor: Verdict, guess_per_s: float, *, first: bool = False) -> Outcome:
+        """Return the outcome of a search for the highest rate that meets the objectives, to half of a tie.
+
+        `first` is for a candidate with nothing to compare with: the guess may be far above the capacity, and short runs
+        then rule out the rates that are far too high.
+        """
+        probe, hopeless = partial(self.probe, candidate, n_requests=self.sizes.full), partial(self.hopeless, candidate)
+        found = find_capacity(probe, guess_per_s, floor, HALF_TIE, hopeless if first else None)
         rate, upper, at = found.requests_per_s, found.upper_requests_per_s, found.at_capacity
         return Outcome(candidate, "measured", rate, upper, at.ratio, at.worst.name, -rate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
@@ -116,17 +117,18 @@ class CapacityRace:
         """Return the outcome of a candidate against the best so far, or at the least rate if there is none."""
         tester = self.tester
         if best is None:
-            floor = self._race(candidate, tester.floor_per_s(candidate))
+            floor = self.tester.race(candidate, tester.floor_per_s(candidate))
             if not floor.met:
                 return tester.refuse(candidate, None, floor)
-            return self._scored(tester.capacity(candidate, floor, tester.evaluator.fluid_requests_per_s(candidate)))
+            guess = tester.evaluator.fluid_requests_per_s(candidate)
+            return self._scored(tester.capacity(candidate, floor, guess, first=True))
         break_even_per_s = self._break_even_per_s(candidate, best)
-        above = self._race(candidate, max(break_even_per_s * (1 + HALF_TIE), tester.held_per_s(candidate) or 0.0))
+        above = self.tester.race(candidate, max(break_even_per_s * (1 + HALF_TIE), tester.held_per_s(candidate) or 0.0))
         if above.met:
             return self._scored(tester.capacity(candidate, above, above.requests_per_s * 1.1))
         if self.distance_from_defaults(candidate) >= self.distance_from_defaults(best.candidate):
             return tester.refuse(candidate, best, above)
-        tied = self._race(candidate, max(break_even_per_s * (1 - HALF_TIE), tester.held_per_s(candidate) or 0.0))
+        tied = self.tester.race(candidate, max(break_even_per_s * (1 - HALF_TIE), tester.held_per_s(candidate) or 0.0))
         if not tied.met:
             return tester.refuse(candidate, best, tied)
         rate, ratio, binding = tied.requests_per_s, tied.ratio, tied.worst.name
@@ -135,12 +137,36 @@ class CapacityRace:
     def _scored(self, outcome: Outcome) -> Outcome:
         return replace(outcome, score=-outcome.requests_per_s / self.unit_cost(outcome.candidate))
 
-    def _race(self, candidate: Candidate, rate: float) -> Verdict:
-        """Return the verdict of a full run, or of a short one that misses clearly; only a full run counts as met."""
-        quick = self.tester.probe(candidate, rate, self.tester.sizes.quick)
-        if self.tester.ruled_out(candidate, quick):
-            return replace(quick, stable=False) if quick.met else quick
-        return self.tester.probe(candidate, rate, self.tester.sizes.full)
+
+@dataclass(frozen=True, slots=True)
+class LeastLoad:
+    """Finds out whether a candidate meets the objectives at the least rate, in the order of another objective.
+
+    This is enough where any plan answers the question, such as whether other hardware would meet a request.
+    """
+
+    tester: CandidateTester
+    objective: ObjectiveAssess
+
+    def outclassed(self, candidate: Candidate, best: Outcome) -> bool:
+        """Return whether a candidate cannot win by the objective."""
+        return self.objective.outclassed(candidate, best)
+
+    def in_order(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates in the order of the objective."""
+        return self.objective.in_order(candidates)
+
+    def safest_first(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates that are expected to meet the objectives first."""
+        return self.objective.safest_first(candidates)
+
+    def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome:
+        """Return the outcome of a candidate at the least rate, whatever the best so far is."""
+        least = self.tester.race(candidate, self.tester.floor_per_s(candidate))
+        if not least.met:
+            return self.tester.refuse(candidate, best, least)
+        rate = least.requests_per_s
+        return Outcome(candidate, "measured", rate, math.inf, least.ratio, least.worst.name, -rate)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ class SearchResult:
         n_outclassed: Candidates that were skipped because they cannot win.
         superseded: Outcomes of a search whose candidates were searched again.
         n_searches: Number of searches behind the result.
+        refused: Candidates that met the objectives in the search, and miss them with all seeds.
     """
 
     outcomes: list[Outcome] = field(default_factory=list)
@@ -61,11 +62,12 @@ class SearchResult:
     n_outclassed: int = 0
     superseded: list[Outcome] = field(default_factory=list)
     n_searches: int = 0
+    refused: set[Candidate] = field(default_factory=set)
 
     def add(self, outcome: Outcome) -> None:
         """Add an outcome, which may become the best."""
         self.outcomes.append(outcome)
-        if outcome.feasible and (self.best is None or _score(outcome) < _score(self.best)):
+        if outcome.feasible and (self.best is None or score_of(outcome) < score_of(self.best)):
             self.best = outcome
 
     def join(self, other: SearchResult) -> None:
@@ -82,6 +84,7 @@ class SearchResult:
         """Return the result together with a later search, whose outcomes replace those of the same candidates."""
         candidates = {o.candidate for o in again.outcomes}
         found = SearchResult(enumerated=self.enumerated, n_outclassed=self.n_outclassed, n_resumed=self.n_resumed)
+        found.interrupted, found.refused = self.interrupted, self.refused
         found.n_searches = self.n_searches
         for outcome in self.outcomes:
             if outcome.candidate not in candidates:
@@ -117,7 +120,8 @@ class SearchResult:
         return sum(o.status == "pruned" for o in self.outcomes)
 
 
-def _score(outcome: Outcome) -> float:
+def score_of(outcome: Outcome) -> float:
+    """Return the score of an outcome, lower is better; without a score it is infinite."""
     return float("inf") if outcome.score is None else outcome.score
 
 

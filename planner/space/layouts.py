@@ -7,12 +7,13 @@ from dataclasses import asdict, replace
 from itertools import product
 from typing import Final
 
-from catalogs.deployments.layout import Layout
-from catalogs.deployments.parallelism import tensor_parallel_choices
+from catalogs.deployments.layout import ALLGATHER_REDUCESCATTER, Layout
+from catalogs.deployments.parallelism import check_copies, tensor_parallel_choices
 from catalogs.deployments.resolve import CatalogLookup, resolve_pools
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.yaml_files import validate_as
+from catalogs.models.spec import ModelSpec
 from planner.problem.overrides import Overrides
 from planner.problem.request import CONTEXT, NATIVE, PIPELINES, WIDE_EXPERTS, PlanRequest
 from simulator.memory.plan import size_memory
@@ -58,11 +59,34 @@ def layouts(request: PlanRequest, names: CatalogLookup) -> list[Layout]:
             replace(layout, all2all_backend=backend) if exchanges else layout
             for layout, exchanges in zip(found, exchanging, strict=True)
         ]
+    if copies := fixed.layout.get("redundant_experts"):
+        found = _with_copies(found, copies, names.model)
     kept = [layout for layout in found if all(getattr(layout, k) == v for k, v in fixed.layout.items())]
     if not kept:
         values = ", ".join(f"{key}={value}" for key, value in fixed.layout.items())
         rule = f"no layout of {names.model.name} on {names.hardware.text} has these values"
         raise InputError(rule, values, _nearest(found, fixed))
+    return kept
+
+
+def _with_copies(found: list[Layout], copies: int, model: ModelSpec) -> list[Layout]:
+    """Return the layouts that can share the experts and `copies` of them evenly, with these copies.
+
+    Raises:
+        InputError: None can; the error is that of one that sends tokens to their experts, if there is one.
+    """
+    sending = [layout for layout in found if layout.all2all_backend != ALLGATHER_REDUCESCATTER]
+    kept, refusals = [], []
+    for layout in sending or found:
+        copied = replace(layout, redundant_experts=copies)
+        try:
+            check_copies(copied, model)
+        except InputError as error:
+            refusals.append(error)
+        else:
+            kept.append(copied)
+    if not kept:
+        raise refusals[0]
     return kept
 
 

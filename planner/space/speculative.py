@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final
 
 import yaml
@@ -71,7 +70,7 @@ def per_token(cycle_s: CycleS, resolved: ResolvedDeployment, most: bool = False)
     def cycle(shape: BatchShape) -> float:
         if not shape.decodes:
             return cycle_s(shape)
-        drafting = cycle_s(replace(shape, queries=queries))
+        drafting = cycle_s(shape.with_counts(queries=queries))
         return drafting if shape.prefill_tokens else drafting / tokens
 
     return cycle

@@ -110,4 +110,6 @@ def _shape(new: int, pairs: float, chunks: int, ended: int, encoded: int, images
     if images is None or not encoded:
         return BatchShape(new, pairs, chunks, logits=ended)
     moves = SideTransfers(encoding=encoding_of(images.layout, encoded))
-    return Batch(new, pairs, chunks, logits=ended, moves=moves)
+    batch = Batch(new, pairs, chunks, logits=ended)
+    batch.moves = moves
+    return batch

@@ -37,6 +37,7 @@ STEP_TIMES: Final = (
     "step_s_per_sequence",
     "step_gap_s",
     "kernel_launch_s",
+    "latent_launch_s",
     "ngram_s_per_sequence",
     "ngram_s_per_token",
 )

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from catalogs.errors import InputError, printable
-from catalogs.io.yaml_files import nearest_bound
+from catalogs.io.yaml_files import nearest_choice
 
 MEDIA_TYPE: Final = "application/problem+json"
 
@@ -87,7 +87,7 @@ def _input_error(first: dict[str, Any]) -> InputError:
     if "UploadFile" in first["msg"]:
         return InputError(f"{place} must be a file with a name, as a form sends it", None, None, "curl -F file=@FILE")
     message = first["msg"]
-    return InputError(f"{place}: {message[:1].lower()}{message[1:]}", _shown(first["input"]), nearest_bound(first))
+    return InputError(f"{place}: {message[:1].lower()}{message[1:]}", _shown(first["input"]), nearest_choice(first))
 
 
 def _shown(value: object) -> str:

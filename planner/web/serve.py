@@ -49,7 +49,7 @@ def serve(
         from planner.web.endpoints import read_endpoints
     except ModuleNotFoundError as error:
         raise InputError(
-            "plan serve needs the packages of the extra web", error.name, hint="pip install 'llm-capacity-planner[web]'"
+            "plan serve needs the packages of the extra web", error.name, hint="pip install '.[web]'"
         ) from None
     from planner.web.settings import DEFAULT_FILE, ServerSettings, read_serve_file
 

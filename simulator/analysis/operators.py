@@ -188,6 +188,7 @@ def _rows(line: OperatorCall, pricer: Pricer, weights: FloatArray) -> Iterator[O
         ]
         moved = bytes_moved(op, unit)
     origin_s = (channels[..., MEASURED_S], channels[..., INTERPOLATED_S])
+    weights = weights * line.runs
     columns = (np.asarray(n), n * flops(op), n * moved, limit_s, seconds, *origin_s)
     for limit, mask in masks:
         part = weights * mask

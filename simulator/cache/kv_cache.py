@@ -17,12 +17,14 @@ from bisect import bisect_right
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from simulator.core.compiled_modules import mypyc_attr
 from simulator.core.request import BlockRun
 
 if TYPE_CHECKING:
     from simulator.core.request import Request
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class KvCache:
     """The KV blocks of one replica.
 
@@ -227,11 +229,15 @@ class KvCache:
                 self._last = last = BlockRun(private)
                 self._queue[last] = None
         if request.units:
-            for run in reversed(request.units):
-                run.references -= 1
-                if not run.references:
-                    self._queue[run] = None
-                    self.available += run.count
-                    self.cached += run.count
+            self._return_units(request)
             request.units.clear()
         request.shared_blocks = 0
+
+    def _return_units(self, request: Request) -> None:
+        """Put the units that no other request holds at the end of the queue, the last one first."""
+        for run in reversed(request.units):
+            run.references -= 1
+            if not run.references:
+                self._queue[run] = None
+                self.available += run.count
+                self.cached += run.count

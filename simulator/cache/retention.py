@@ -96,23 +96,11 @@ class RetainingKvCache(KvCache):
                 self._queue[run] = None
         super().claim(request, units, own_blocks)
 
-    def release(
-        self, request: Request, computed_tokens: int, returning: bool = False, kept_tokens: int | None = None
-    ) -> None:
-        """Free all blocks of a request, the last one first; those with priority go to the queue of their own.
-
-        Args:
-            request: The request that gives up its blocks.
-            computed_tokens: Tokens whose KV it holds.
-            returning: It was preempted and may find its private blocks again.
-            kept_tokens: Tokens that become available for hits, of those that are not yet; None means all.
-        """
-        if request.keys:
-            self.offer(request, computed_tokens if kept_tokens is None else min(kept_tokens, computed_tokens))
-        held = tuple(request.units)
-        super().release(request, computed_tokens, returning, kept_tokens)
+    def _return_units(self, request: Request) -> None:
+        """Put the units that no other request holds at the ends of both queues, the last one first."""
+        super()._return_units(request)
         ends_s = (self.clock.now if self.clock is not None else 0.0) + self._rules.duration_s
-        for run in reversed(held[: self._units_with_priority(request, len(held))]):
+        for run in reversed(request.units[: self._units_with_priority(request, len(request.units))]):
             if not run.references:
                 del self._queue[run]
                 self._kept[run] = ends_s

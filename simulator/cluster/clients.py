@@ -29,14 +29,14 @@ class Frontend:
 
     __slots__ = ("_intakes", "_models", "_output_s")
 
-    def __init__(self, pools: Sequence[Pool], models: Sequence[int] | None) -> None:
+    def __init__(self, pools: Sequence[Pool], models: Sequence[int] | None, random_prompts: bool = False) -> None:
         """Create the API servers; `models` holds each request's model index, or None if all use the first model."""
         self._models = models
         self._intakes, self._output_s = list[RequestIntake](), list[float]()
         for model in range(1 + max(pool.model for pool in pools)):
             taking = [pool for pool in pools if pool.model == model and pool.role in ("both", "prefill")] or pools
             servers, host = sum(pool.replicas * pool.rules.api_servers for pool in taking), taking[0].rules.host
-            self._intakes.append(RequestIntake(host, max(1, servers)))
+            self._intakes.append(RequestIntake(host, max(1, servers), random_prompts))
             self._output_s.append(host.output_s)
 
     def admit(self, index: int, now: float, input_tokens: int) -> float:

@@ -98,7 +98,7 @@ class Cluster:
             for _ in range(pool.replicas):
                 self.add_replica(number)
         self._bounded = any(pool.rules.queueing.max_waiting is not None for pool in pools)
-        self._frontend = Frontend(pools, self._models)
+        self._frontend = Frontend(pools, self._models, self.requests.random_prompts)
         self._on_arrival: list[Callback] = [lambda event: self._admit(event.value)]
         self.known_arrivals_s: FloatArray | None = None  # of an open loop, if known before the run; shape (n,)
         limits_s = [pool.rules.queueing.timeout_s for pool in pools]

@@ -7,7 +7,6 @@ holds what else a step does: KV blocks that move between the device and its host
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -55,58 +54,125 @@ class Encoding(NamedTuple):
         return Encoding(self.vision.plus(layout, items), self.audio)
 
 
-class BatchCounts:
-    """Quantities derived from the counts of a batch.
+# The following functions take the counts of one batch, or those of many batches as arrays of shape (rows,). They are
+# defined only for batches that contain prompt chunks.
 
-    The counts are numbers for one batch, or numpy arrays for many batches. The means over prompt chunks are defined
-    only for batches that contain prompt chunks.
+
+def mean_chunk_tokens(prefill_tokens: Any, prefill_chunks: Any) -> Any:
+    """Return the mean number of new tokens in a prompt chunk."""
+    return prefill_tokens / prefill_chunks
+
+
+def mean_prior_tokens(prefill_tokens: Any, prefill_pairs: Any, prefill_chunks: Any) -> Any:
+    """Return the mean number of tokens computed before a prompt chunk.
+
+    It is derived from `prefill_pairs`, the sum of q * (context + q / 2) over the chunks.
     """
-
-    __slots__ = ()
-
-    prefill_tokens: Any
-    prefill_pairs: Any
-    prefill_chunks: Any
-
-    @property
-    def chunk_tokens(self) -> Any:
-        """Return the mean number of new tokens in a prompt chunk."""
-        return self.prefill_tokens / self.prefill_chunks
-
-    @property
-    def prior_tokens(self) -> Any:
-        """Return the mean number of tokens computed before a prompt chunk.
-
-        It is derived from `prefill_pairs`, the sum of q * (context + q / 2) over the chunks.
-        """
-        return self.prefill_pairs / self.prefill_tokens - self.prefill_tokens / self.prefill_chunks / 2
-
-    @property
-    def prompt_context_tokens(self) -> Any:
-        """Return the mean number of computed tokens of a prompt after its chunk."""
-        return self.prefill_pairs / self.prefill_tokens + self.chunk_tokens / 2
+    return prefill_pairs / prefill_tokens - prefill_tokens / prefill_chunks / 2
 
 
-@dataclass(slots=True)
-class BatchShape(BatchCounts):
+def mean_prompt_context_tokens(prefill_tokens: Any, prefill_pairs: Any, prefill_chunks: Any) -> Any:
+    """Return the mean number of computed tokens of a prompt after its chunk."""
+    return prefill_pairs / prefill_tokens + mean_chunk_tokens(prefill_tokens, prefill_chunks) / 2
+
+
+class BatchShape:
     """The counts that determine the duration of one step (all ranks execute the same step)."""
 
-    prefill_tokens: int = 0
-    prefill_pairs: float = 0.0  # sum over chunks of q * (context + q / 2), no window applied
-    prefill_chunks: int = 0
-    decodes: int = 0
-    decode_context_sum: int = 0  # total number of cached tokens that the decodes read
-    decode_context_max: int = 0
-    logits: int = 0  # sequences that need logits: decodes + prompts finished in this step
-    passes: int = 1  # times the weights are read: more than once if the step runs in parts
-    ranks: tuple[BatchShape | None, ...] = ()  # shares of the ranks that step together (None: a dummy batch)
-    queries: int = 1  # tokens computed for each decode: its last token plus the drafts
-    accepted: int = 0  # accepted drafts, which are output in addition to one token for each of `logits`
+    __slots__ = (
+        "accepted",
+        "decode_context_max",
+        "decode_context_sum",
+        "decodes",
+        "logits",
+        "passes",
+        "prefill_chunks",
+        "prefill_pairs",
+        "prefill_tokens",
+        "queries",
+        "ranks",
+    )
+
+    def __init__(
+        self,
+        prefill_tokens: int = 0,
+        prefill_pairs: float = 0.0,
+        prefill_chunks: int = 0,
+        decodes: int = 0,
+        decode_context_sum: float = 0,
+        decode_context_max: float = 0,
+        logits: int = 0,
+        passes: int = 1,
+        ranks: tuple[BatchShape | None, ...] = (),
+    ) -> None:
+        self.prefill_tokens = prefill_tokens
+        self.prefill_pairs = prefill_pairs  # sum over chunks of q * (context + q / 2), no window applied
+        self.prefill_chunks = prefill_chunks
+        self.decodes = decodes
+        # Cached tokens that the decodes read, in total and at most; no whole numbers only where they are means
+        self.decode_context_sum = decode_context_sum
+        self.decode_context_max = decode_context_max
+        self.logits = logits  # sequences that need logits: decodes + prompts finished in this step
+        self.passes = passes  # times the weights are read: more than once if the step runs in parts
+        self.ranks = ranks  # shares of the ranks that step together (None: a dummy batch)
+        self.queries = 1  # tokens computed for each decode: its last token plus the drafts
+        self.accepted = 0  # accepted drafts, which are output in addition to one token for each of `logits`
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether the other object is a shape of the same kind with equal counts."""
+        return type(self) is type(other) and isinstance(other, BatchShape) and self.counts() == other.counts()
+
+    def counts(self) -> tuple[object, ...]:
+        """Return all counts."""
+        prompts = (self.prefill_tokens, self.prefill_pairs, self.prefill_chunks)
+        decodes = (self.decodes, self.decode_context_sum, self.decode_context_max, self.queries, self.accepted)
+        return (*prompts, *decodes, self.logits, self.passes, self.ranks)
+
+    def __repr__(self) -> str:
+        prompts = f"prefill_tokens={self.prefill_tokens}, prefill_chunks={self.prefill_chunks}"
+        decodes = f"decodes={self.decodes}, decode_context_sum={self.decode_context_sum}"
+        return f"{type(self).__name__}({prompts}, {decodes}, logits={self.logits}, ranks={self.ranks})"
 
     @property
     def tokens(self) -> int:
         """Return the total number of tokens that the step computes."""
         return self.prefill_tokens + self.decodes * self.queries
+
+    @property
+    def chunk_tokens(self) -> float:
+        """Return the mean number of new tokens in a prompt chunk."""
+        mean: float = mean_chunk_tokens(self.prefill_tokens, self.prefill_chunks)
+        return mean
+
+    @property
+    def prior_tokens(self) -> float:
+        """Return the mean number of tokens computed before a prompt chunk."""
+        mean: float = mean_prior_tokens(self.prefill_tokens, self.prefill_pairs, self.prefill_chunks)
+        return mean
+
+    @property
+    def prompt_context_tokens(self) -> float:
+        """Return the mean number of computed tokens of a prompt after its chunk."""
+        mean: float = mean_prompt_context_tokens(self.prefill_tokens, self.prefill_pairs, self.prefill_chunks)
+        return mean
+
+    def with_counts(self, **counts: Any) -> BatchShape:
+        """Return a copy of the shape with other values of some attributes."""
+        shape = BatchShape(
+            self.prefill_tokens,
+            self.prefill_pairs,
+            self.prefill_chunks,
+            self.decodes,
+            self.decode_context_sum,
+            self.decode_context_max,
+            self.logits,
+            self.passes,
+            self.ranks,
+        )
+        shape.queries, shape.accepted = self.queries, self.accepted
+        for name, count in counts.items():
+            setattr(shape, name, count)
+        return shape
 
     def grow(self, steps: int) -> None:
         """Advance the same decodes by `steps` steps."""
@@ -117,29 +183,56 @@ class BatchShape(BatchCounts):
                 rank.grow(steps)
 
 
-@dataclass(slots=True)
 class SideTransfers:
     """KV blocks and LoRA adapters that move with one step, and the items that it encodes."""
 
-    fetches: tuple[Request, ...] = ()  # requests whose blocks start to be fetched from the host with this step
-    blocks: int = 0  # blocks swapped to and from host memory before the step runs
-    copies: tuple[BlockCopy, ...] = ()  # blocks copied to the host after the step has ended
-    adapters: int = 0  # distinct LoRA adapters that the step uses
-    adapter_tokens: int = 0  # tokens that use an adapter
-    encoding: Encoding | None = None  # items that the towers encode in this step
-    brought_adapters: tuple[int, int] = (0, 0)  # adapters loaded before the step runs, and how many came from disk
+    __slots__ = ("adapter_tokens", "adapters", "blocks", "brought_adapters", "copies", "encoding", "fetches")
+
+    def __init__(self, encoding: Encoding | None = None) -> None:
+        self.encoding = encoding  # items that the towers encode in this step
+        self.fetches: tuple[Request, ...] = ()  # requests whose blocks start to be fetched from the host with this step
+        self.blocks = 0  # blocks swapped to and from host memory before the step runs
+        self.copies: tuple[BlockCopy, ...] = ()  # blocks copied to the host after the step has ended
+        self.adapters = 0  # distinct LoRA adapters that the step uses
+        self.adapter_tokens = 0  # tokens that use an adapter
+        self.brought_adapters = (0, 0)  # adapters loaded before the step runs, and how many came from disk
 
 
-@dataclass(slots=True)
 class Batch(BatchShape):
     """One scheduled step: its shape, and the requests that change state in it."""
 
-    admitted: tuple[Request, ...] = ()  # requests scheduled for the first time in this step
-    prompted: tuple[Request, ...] = ()  # requests that complete their prompt and emit a token in this step
-    finishing: tuple[Request, ...] = ()  # requests that emit their last token in this step (set by the replica)
-    parting: tuple[Request, ...] = ()  # requests that emit in this step and have been preempted since
-    prefilled: tuple[Request, ...] = ()  # requests that arrived with their blocks and decode from this step on
-    moves: SideTransfers | None = None  # None: the step has no side transfers
+    __slots__ = ("admitted", "finishing", "moves", "parting", "prefilled", "prompted")
+
+    def __init__(
+        self,
+        prefill_tokens: int = 0,
+        prefill_pairs: float = 0.0,
+        prefill_chunks: int = 0,
+        decodes: int = 0,
+        decode_context_sum: float = 0,
+        decode_context_max: float = 0,
+        logits: int = 0,
+        passes: int = 1,
+        ranks: tuple[BatchShape | None, ...] = (),
+    ) -> None:
+        # The counts are set here and not by BatchShape: a batch is made in every step, and a call more is slower.
+        self.prefill_tokens = prefill_tokens
+        self.prefill_pairs = prefill_pairs
+        self.prefill_chunks = prefill_chunks
+        self.decodes = decodes
+        self.decode_context_sum = decode_context_sum
+        self.decode_context_max = decode_context_max
+        self.logits = logits
+        self.passes = passes
+        self.ranks = ranks
+        self.queries = 1
+        self.accepted = 0
+        self.admitted: tuple[Request, ...] = ()  # requests scheduled for the first time in this step
+        self.prompted: tuple[Request, ...] = ()  # requests that complete their prompt and emit a token in this step
+        self.finishing: tuple[Request, ...] = ()  # requests that emit their last token here (set by the replica)
+        self.parting: tuple[Request, ...] = ()  # requests that emit in this step and have been preempted since
+        self.prefilled: tuple[Request, ...] = ()  # requests that arrived with their blocks and decode from this step on
+        self.moves: SideTransfers | None = None  # None: the step has no side transfers
 
     def moving(self) -> SideTransfers:
         """Return the side transfers of the step, creating the record if necessary."""
@@ -155,8 +248,8 @@ class Batch(BatchShape):
 
 def together(ranks: Sequence[Batch | None]) -> Batch:
     """Combine the batches of several ranks into one step (None: a rank that runs a dummy batch)."""
-    prompts = chunks = decodes = context_sum = context_max = logits = accepted = 0
-    pairs, queries = 0.0, 1
+    prompts = chunks = decodes = logits = accepted = 0
+    pairs, context_sum, context_max, queries = 0.0, 0.0, 0.0, 1
     events: list[Batch] = []
     for part in ranks:
         if part is None:

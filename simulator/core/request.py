@@ -2,65 +2,97 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from math import inf
 
 from catalogs.workloads.media import PromptItem
 from simulator.core.speculation import AcceptedDrafts
 
 
-@dataclass(slots=True, eq=False)
 class BlockRun:
     """A run of `count` KV blocks that are freed, cached and evicted together, from their end."""
 
-    count: int
-    key: int | None = None  # content key, if the prefix cache knows the content
-    references: int = 0  # number of requests that hold the run
+    __slots__ = ("count", "key", "references")
+
+    def __init__(self, count: int, key: int | None = None) -> None:
+        self.count = count
+        self.key = key  # content key, if the prefix cache knows the content
+        self.references = 0  # number of requests that hold the run
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class Request:
     """The state of a request as far as an engine may know it.
 
     The true output length is not part of it: only the token accounting of the replica uses that.
     """
 
-    index: int  # row in the workload
-    input_tokens: int
-    keys: tuple[int, ...] = ()  # prefix caching: content keys of its full cache units, prompt first, then generated
-    ends: tuple[int, ...] | None = None  # blocks up to the end of each unit; None: all units have the same size
-    known_tokens: int = field(init=False)  # tokens to compute before the next output token: prompt + generated
-    computed_tokens: int = 0  # tokens whose KV is scheduled; for a decoding request, see DecodeSet
-    base_tokens: int = 0  # computed_tokens - rounds when the request began to decode
-    decodes_in: object = None  # the last DecodeSet it was added to; each batch of a pipeline has its own set
-    brought_tokens: int = 0  # tokens whose KV was transferred from another replica; it decodes once admitted
-    cached_tokens: int = -1  # tokens of the prefix-cache hit at first admission; -1 before that
-    preemptions: int = 0
-    reached_s: float = 0.0  # when the request reached the engine
-    priority: int = 0  # lower values are served first, if the engine uses priorities
-    deadline_s: float = inf  # when the client wants the first token
-    gone: bool = False  # whether the client has given up
-    retired: bool = False  # whether its last token is in flight, so that nothing is left to schedule
-    emitted: bool = False  # whether its first token has been output
-    adapter: int = -1  # index of the requested LoRA adapter; -1: none
-    media: tuple[PromptItem, ...] = ()  # in the order of the prompt
-    advances: AcceptedDrafts | None = None  # its rounds of speculative decoding
-    spare_blocks: int = 0  # blocks held for drafts, beyond those of its tokens; while decoding, see SpeculativeSet
-    last_token_s: float = 0.0  # set at a preemption: when the last token before it was output
-    # Prefix caching (simulator/cache)
-    keys_seen: int = 0  # units found in the cache or offered to it
-    units: list[BlockRun] = field(default_factory=list)  # the units of `keys`; the request holds a reference to each
-    shared_blocks: int = 0  # blocks in those units
-    own_run: BlockRun | None = None  # after a preemption: the blocks it freed that are not yet overwritten
-    own_full_blocks: int = 0
-    # Offloading to host memory (simulator/cache/offload.py)
-    offered_units: int = 0  # units of `keys` that were offered to the host tier
-    offered_blocks: int = 0  # blocks offered beyond those units
-    fetching: tuple[int, ...] = ()  # keys of the units that are being fetched to the device
-    fetched_blocks: int = 0  # number of blocks in those units
+    __slots__ = (
+        "adapter",
+        "advances",
+        "base_tokens",
+        "brought_tokens",
+        "cached_tokens",
+        "computed_tokens",
+        "deadline_s",
+        "decodes_in",
+        "emitted",
+        "ends",
+        "fetched_blocks",
+        "fetching",
+        "gone",
+        "index",
+        "input_tokens",
+        "keys",
+        "keys_seen",
+        "known_tokens",
+        "last_token_s",
+        "media",
+        "offered_blocks",
+        "offered_units",
+        "own_full_blocks",
+        "own_run",
+        "preemptions",
+        "priority",
+        "reached_s",
+        "retired",
+        "shared_blocks",
+        "spare_blocks",
+        "units",
+    )
 
-    def __post_init__(self) -> None:
-        self.known_tokens = self.input_tokens
+    def __init__(self, index: int, input_tokens: int, keys: tuple[int, ...] = ()) -> None:
+        self.index = index  # row in the workload
+        self.input_tokens = input_tokens
+        self.keys = keys  # prefix caching: content keys of its full cache units, prompt first, then generated
+        self.ends: tuple[int, ...] | None = None  # blocks up to the end of each unit; None: units have the same size
+        self.known_tokens = input_tokens  # tokens to compute before the next output token: prompt + generated
+        self.computed_tokens = 0  # tokens whose KV is scheduled; for a decoding request, see DecodeSet
+        self.base_tokens = 0  # computed_tokens - rounds when the request began to decode
+        self.decodes_in: object = None  # the last DecodeSet it was added to; each batch of a pipeline has its own set
+        self.brought_tokens = 0  # tokens whose KV was transferred from another replica; it decodes once admitted
+        self.cached_tokens = -1  # tokens of the prefix-cache hit at first admission; -1 before that
+        self.preemptions = 0
+        self.reached_s = 0.0  # when the request reached the engine
+        self.priority = 0  # lower values are served first, if the engine uses priorities
+        self.deadline_s = inf  # when the client wants the first token
+        self.gone = False  # whether the client has given up
+        self.retired = False  # whether its last token is in flight, so that nothing is left to schedule
+        self.emitted = False  # whether its first token has been output
+        self.adapter = -1  # index of the requested LoRA adapter; -1: none
+        self.media: tuple[PromptItem, ...] = ()  # in the order of the prompt
+        self.advances: AcceptedDrafts | None = None  # its rounds of speculative decoding
+        self.spare_blocks = 0  # blocks held for drafts, beyond those of its tokens; while decoding, see SpeculativeSet
+        self.last_token_s = 0.0  # set at a preemption: when the last token before it was output
+        # Prefix caching (simulator/cache)
+        self.keys_seen = 0  # units found in the cache or offered to it
+        self.units: list[BlockRun] = []  # the units of `keys`; the request holds a reference to each
+        self.shared_blocks = 0  # blocks in those units
+        self.own_run: BlockRun | None = None  # after a preemption: the blocks it freed that are not yet overwritten
+        self.own_full_blocks = 0
+        # Offloading to host memory (simulator/cache/offload.py)
+        self.offered_units = 0  # units of `keys` that were offered to the host tier
+        self.offered_blocks = 0  # blocks offered beyond those units
+        self.fetching: tuple[int, ...] = ()  # keys of the units that are being fetched to the device
+        self.fetched_blocks = 0  # number of blocks in those units
 
     def follower(self, with_first: bool = True) -> Request:
         """Return the same request for the replica that decodes it after this replica has computed the prompt.

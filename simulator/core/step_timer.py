@@ -119,7 +119,7 @@ class StepTimer(Protocol):
     def cycle_s(self, shape: BatchShape) -> float:
         """Return the seconds from the start of this step to the start of the next."""
 
-    def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:
+    def decode_segment(self, decodes: int, context_sum: float, context_max: float) -> tuple[float, float, int]:
         """Return (t0, slope, steps): as long as exactly these decodes run, step j takes t0 + slope * j seconds.
 
         The formula holds for j < steps.

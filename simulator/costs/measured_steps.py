@@ -36,7 +36,7 @@ class MeasuredStepTimer:
             + pairs_s
         )
 
-    def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:  # noqa: ARG002 (the longest context is not measured)
+    def decode_segment(self, decodes: int, context_sum: float, context_max: float) -> tuple[float, float, int]:  # noqa: ARG002 (the longest context is not measured)
         """Return (t0, slope, steps): step j < steps of this decode-only batch takes t0 + slope * j seconds."""
         steps = self._steps
         own = _line(steps.decodes, steps.decode_s, decodes)

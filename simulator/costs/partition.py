@@ -11,7 +11,13 @@ import numpy.typing as npt
 
 from catalogs.arrays import FloatArray
 from catalogs.deployments.resolved import ResolvedDeployment
-from simulator.core.batch import Batch, BatchCounts, BatchShape
+from simulator.core.batch import (
+    Batch,
+    BatchShape,
+    mean_chunk_tokens,
+    mean_prior_tokens,
+    mean_prompt_context_tokens,
+)
 from simulator.core.step_log import COLUMNS, StepLog, with_share
 
 #: The counts of one rank: (tokens on a rank, tokens of the whole batch, sequences with logits on a rank,
@@ -27,7 +33,7 @@ ENCODED: Final = tuple(f"{tower}_{count}" for tower in ("vision", "audio") for c
 
 
 @dataclass(frozen=True, slots=True)
-class BatchRows(BatchCounts):
+class BatchRows:
     """Many batches with the counts of a `BatchShape`. Each array has shape (rows,)."""
 
     prefill_tokens: FloatArray
@@ -85,6 +91,24 @@ class BatchRows(BatchCounts):
 
     def __len__(self) -> int:
         return len(self.decodes)
+
+    @property
+    def chunk_tokens(self) -> FloatArray:
+        """Return the mean number of new tokens in a prompt chunk. Shape (rows,)."""
+        means: FloatArray = mean_chunk_tokens(self.prefill_tokens, self.prefill_chunks)
+        return means
+
+    @property
+    def prior_tokens(self) -> FloatArray:
+        """Return the mean number of tokens computed before a prompt chunk. Shape (rows,)."""
+        means: FloatArray = mean_prior_tokens(self.prefill_tokens, self.prefill_pairs, self.prefill_chunks)
+        return means
+
+    @property
+    def prompt_context_tokens(self) -> FloatArray:
+        """Return the mean number of computed tokens of a prompt after its chunk. Shape (rows,)."""
+        means: FloatArray = mean_prompt_context_tokens(self.prefill_tokens, self.prefill_pairs, self.prefill_chunks)
+        return means
 
     def only(self, rows: npt.NDArray[Any]) -> BatchRows:
         """Return the batches at the given indices, or those where a mask is true. Shape (n,) or (rows,)."""

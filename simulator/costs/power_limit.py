@@ -147,7 +147,7 @@ class CappedStepCost(StepCost):
         full = self.tables.resolved.limits.max_num_batched_tokens
         return self.plain.encoding_s(encoding) * self._of_kind((-1, -1, _class(full, _TOKENS)))
 
-    def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:
+    def decode_segment(self, decodes: int, context_sum: float, context_max: float) -> tuple[float, float, int]:
         """Return (t0, slope, steps) of a run of decode steps, which ends where its context leaves the class."""
         first, slope, steps = self.plain.decode_segment(decodes, context_sum, context_max)
         mean = context_sum / decodes

@@ -60,7 +60,7 @@ class Pricer:
                 continue  # measured together with attention
             cost = self._cost(line)
             self.families.setdefault(line.kind, set()).add(line.op.family)
-            seconds = np.broadcast_to(cost.seconds, shape) * line.count
+            seconds = np.broadcast_to(cost.seconds, shape) * line.count * line.runs
             measured = (np.broadcast_to(cost.origin, shape) == MEASURED) & at_nodes
             known = np.broadcast_to(cost.origin, shape) <= INTERPOLATED
             total[..., CLASSES.index(line.kind)] += seconds
@@ -87,7 +87,8 @@ class Pricer:
             alone = self._modelled(self.network.exchange_s(op, line.routing))
         else:
             alone = self._send(op, line) if op.kind == "send_recv" else self._collective(op, line.stride)
-        return replace(alone, seconds=alone.seconds + (self.collective_skew_s if op.ranks > 1 else 0.0))
+        skew_s = self.collective_skew_s if op.ranks > 1 and line.skewed else 0.0
+        return replace(alone, seconds=alone.seconds + skew_s)
 
     def _without_quantisation(self, op: Gemm) -> Cost:
         """Return the cost of a product without the kernel that quantises its 16-bit input, which its rows include."""

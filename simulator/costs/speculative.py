@@ -86,7 +86,7 @@ class _Drafting:
         if chunks:
             ends = shape.prompt_context_tokens
             n, total, longest = n + chunks, total + chunks * ends, max(longest, ends)
-        return BatchShape(0, 0.0, 0, n, total, longest, n)  # type: ignore[arg-type]  # prompt means are floats
+        return BatchShape(0, 0.0, 0, n, total, longest, n)
 
 
 class SpeculativeCost(_Pass):
@@ -114,7 +114,7 @@ class SpeculativeCost(_Pass):
         searching_s = drafting.ngram_s(shape) / self._prompt_ranks  # every rank has its own host process
         return self._cycle(device, shape.decodes + shape.prefill_chunks) + searching_s
 
-    def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:
+    def decode_segment(self, decodes: int, context_sum: float, context_max: float) -> tuple[float, float, int]:
         """Return (t0, slope, steps) for a single decode-only step: the slope is 0 and steps is 1."""
         return self.cycle_s(BatchShape(0, 0.0, 0, decodes, context_sum, context_max, decodes)), 0.0, 1
 

@@ -37,6 +37,7 @@ from math import ceil, inf
 import numpy as np
 
 from simulator.core.batch import Batch, BatchShape, Encoding, TowerWork
+from simulator.core.compiled_modules import mypyc_attr
 from simulator.core.step_log import StepLog
 from simulator.core.step_timer import ENDLESS, Segment, no_less, slowest
 from simulator.costs.partition import RankCounts
@@ -47,6 +48,7 @@ from simulator.costs.totals import StepTotals, total
 Cell = tuple[float, float, float, float, float, float]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class StepCost:
     """Seconds per engine step of one deployment. Use `compile_step_cost` to build one."""
 
@@ -100,7 +102,7 @@ class StepCost:
 
     def encoding_s(self, encoding: Encoding) -> float:
         """Return the seconds by which encoding these items makes a step longer."""
-        return sum(tower.seconds(getattr(encoding, tower.name)) for tower in self.tables.towers)
+        return sum([tower.seconds(getattr(encoding, tower.name)) for tower in self.tables.towers])
 
     def step_s(self, shape: BatchShape) -> float:
         """Return the seconds of a step with the items that it encodes, if it is a batch that has any."""
@@ -111,13 +113,15 @@ class StepCost:
     def encoding_total_s(self, log: StepLog) -> float:
         """Return the seconds of encoding images, videos and audio in all steps of a log."""
         return sum(
-            tower.seconds(TowerWork(0, int(units), int(patches), pairs))
-            for tower in self.tables.towers
-            for units, patches, pairs in zip(*(column.tolist() for column in tower.counts(log)), strict=True)
-            if units
+            [
+                tower.seconds(TowerWork(0, int(units), int(patches), pairs))
+                for tower in self.tables.towers
+                for units, patches, pairs in zip(*(column.tolist() for column in tower.counts(log)), strict=True)
+                if units
+            ]
         )
 
-    def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:
+    def decode_segment(self, decodes: int, context_sum: float, context_max: float) -> tuple[float, float, int]:
         """Return (t0, slope, steps): step j (0-based, j < steps) of a decode-only batch takes t0 + slope * j seconds.
 
         Every decode grows by one token a step. t0 equals `cycle_s` of the same shape, bit for bit.

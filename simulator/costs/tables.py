@@ -119,7 +119,8 @@ class StepTables:
         top = max(resolved.limits.max_num_batched_tokens, resolved.limits.max_num_seqs)
         sizes, dp = captured(resolved), shard.exchange_ranks
         # Launches on a CPU are negligible.
-        launch_s = resolved.engine.host.kernel_launch_s if resolved.hardware.accelerator.kind == "gpu" else 0.0
+        latent = any(group.mixer is not None and group.mixer.latent for group in shard.model.groups)
+        launch_s = resolved.engine.host.launch_s(latent) if resolved.hardware.accelerator.kind == "gpu" else 0.0
         launches, decode_launches = (lines.launches, lines.decode_launches) if launch_s else (0, 0)
         return cls(
             resolved,

@@ -1,6 +1,7 @@
 """The API server in front of an engine, which reads requests and streams tokens.
 
-Each API server process works serially. Its tokeniser thread spends `request_s_per_input_token` on each prompt token.
+Each API server process works serially. Its tokeniser thread spends `request_s_per_input_token` on each prompt token, or
+`request_s_per_random_token` if prompts are random tokens: a tokeniser does not find their words in its cache.
 Its event loop spends `api_token_s` on each streamed token, and `api_request_s` on each request in addition to its
 tokens. The output of an engine step reaches the loop `api_step_s` after the end of the step. The remaining delays
 before a request reaches the engine (`request_s`) and before a token reaches its client (`output_s`) occupy no thread.
@@ -32,8 +33,11 @@ class RequestIntake:
     Requests are assigned to its processes in turn. Each process reads and tokenises them in order of arrival.
     """
 
-    def __init__(self, host: HostTimes, processes: int) -> None:
+    def __init__(self, host: HostTimes, processes: int, random_prompts: bool = False) -> None:
+        """Create the processes. The times of a measured host are those of its own prompts and stay as measured."""
         self._host = host
+        slower = random_prompts and not host.measured and host.request_s_per_random_token > 0.0
+        self._token_s = host.request_s_per_random_token if slower else host.request_s_per_input_token
         self._loop_s = [0.0] * processes  # by process: when its event loop has read all requests received so far
         self._tokeniser_s = [0.0] * processes
         self._turn = -1
@@ -47,7 +51,7 @@ class RequestIntake:
         ready_s = start_s + host.request_s
         if tokenisers[turn] > ready_s:
             ready_s = tokenisers[turn]
-        tokenisers[turn] = ready_s = ready_s + host.request_s_per_input_token * input_tokens
+        tokenisers[turn] = ready_s = ready_s + self._token_s * input_tokens
         return ready_s
 
 

@@ -6,7 +6,6 @@ All checks raise InvariantViolation.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from simulator.cache.offload import HostCache
@@ -32,7 +31,7 @@ def check_schedule(replica: ReplicaHandle, scheduler: Scheduler, batch: Batch) -
         check_ranks(scheduler, batch)
     else:
         check_blocks(replica.schedulers)
-        check_batch(scheduler, rules, batch)
+        check_batch(scheduler, rules, batch, batch.finishing)
     seats = max(1, rules.max_num_seqs // len(replica.schedulers))
     running, waiting, held = scheduler.running_requests(), scheduler.waiting_requests(), replica.held_requests()
     require(len(running) <= seats, f"{len(running)} running, more than max_num_seqs")
@@ -61,15 +60,15 @@ def check_ranks(group: Lockstep, batch: Batch) -> None:
         require(all(group.rank_of(r) is rank for r in seated), "a request runs on a rank it is not assigned to")
         ending = tuple(r for r in batch.finishing if group.rank_of(r) is rank)
         if isinstance(part, Batch):
-            check_batch(rank, own, replace(part, finishing=ending))
+            check_batch(rank, own, part, ending)
         else:
             require(not ending, "a request ends on a rank that runs a dummy batch")
             live = any(_decodes(r, rank) for r in seated)
             require(not (live and rank.mixes_phases), "a rank that can decode runs a dummy batch")
 
 
-def check_batch(scheduler: Scheduler, rules: EngineRules, batch: Batch) -> None:
-    """Check the contents of a batch.
+def check_batch(scheduler: Scheduler, rules: EngineRules, batch: Batch, finishing: tuple[Request, ...]) -> None:
+    """Check the contents of a batch in which the requests of `finishing` end.
 
     Its tokens are within the budget, no request is in it twice, and exactly the requests that can decode do so. If the
     policy does not mix phases, no request decodes in a batch with prefill tokens.
@@ -88,14 +87,14 @@ def check_batch(scheduler: Scheduler, rules: EngineRules, batch: Batch) -> None:
             cache.check()
     require(1 <= batch.passes <= batch.tokens, f"{batch.passes} passes over {batch.tokens} tokens")
     require(len({id(r) for r in batch.prompted}) == len(batch.prompted), "a request is twice in a batch")
-    require(len({id(r) for r in batch.finishing}) == len(batch.finishing), "a request ends twice")
+    require(len({id(r) for r in finishing}) == len(finishing), "a request ends twice")
     due = 0 if rules.encodes_only else batch.decodes + len(batch.prompted)
     require(batch.logits == due, "logits are not decodes + finished prompts")
     prompted = set(batch.prompted)
     decoding = scheduler.mixes_phases or not batch.prefill_tokens
     could = [r for r in scheduler.running_requests() if decoding and _decodes(r, scheduler) and r not in prompted]
-    could += [r for r in batch.finishing if r not in prompted and r not in could]
-    live = bool(batch.finishing) or not all(r.retired for r in could + list(prompted))
+    could += [r for r in finishing if r not in prompted and r not in could]
+    live = bool(finishing) or not all(r.retired for r in could + list(prompted))
     require(live or not scheduler.pads, "decodes scheduled: padding only")
     require(batch.decodes == len(could), f"{batch.decodes} decodes scheduled, {len(could)} requests can decode")
     require(0 <= batch.accepted <= batch.decodes * (batch.queries - 1), f"{batch.accepted} accepted drafts: {batch}")

@@ -93,8 +93,8 @@ class Replica:
     @property
     def kv_used_fraction(self) -> float:
         """Return the fraction of the KV cache that requests hold now."""
-        kv = self.scheduler.kv
-        return (kv.held + sum(loop.blocks_ahead for loop in self.step_loops)) / max(1, kv.total)
+        held, total = self.scheduler.cache_blocks
+        return (held + sum([loop.blocks_ahead for loop in self.step_loops])) / max(1, total)
 
     def finish(self, request: Request) -> None:
         """Account for a request that is finished on this replica and holds no resources."""
@@ -151,8 +151,8 @@ class Replica:
             self.step_loops[0].on_arrival()
 
     def wake_idle(self) -> None:
-        """Wake an idle loop if a request is waiting."""
-        if self.scheduler.n_waiting:
+        """Wake an idle loop if there may be something to do for it."""
+        if self.scheduler.feeds_idle_batches:
             for loop in self.step_loops:
                 if loop.idle:
                     loop.wake()
@@ -166,7 +166,7 @@ class Replica:
         holder = self._only or next(
             loop
             for loop in self.step_loops
-            if request in (*loop.scheduler.running_requests(), *loop.scheduler.holding_requests())
+            if request in loop.scheduler.running_requests() + loop.scheduler.holding_requests()
         )
         holder.scheduler.release(request)
         if self._event_log is not None:
@@ -217,7 +217,7 @@ class Replica:
         self.fruitless += tokens + 1
         if self.fruitless > MOST_RECOMPUTED * self.rules.max_model_len:
             held = self.held_requests()
-            if self.fruitless > MOST_RECOMPUTED * sum(request.known_tokens + 1 for request in held):
+            if self.fruitless > MOST_RECOMPUTED * sum([request.known_tokens + 1 for request in held]):
                 stuck = f"request {held[0].index}" if held else "no request"
                 raise RuntimeError(f"no progress: {stuck} is recomputed repeatedly on replica {self.index}")
 

@@ -149,7 +149,9 @@ class TokenAccounting:
             if ahead is not None:
                 ahead.finishing += leaving
             elif leaving:
-                self.process(Batch(finishing=leaving), self._clock.now, self._clock.now, 0.0)
+                ended = Batch()
+                ended.finishing = leaving
+                self.process(ended, self._clock.now, self._clock.now, 0.0)
         self.gone.clear()
 
     def stop(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -35,6 +35,8 @@ from simulator.layers.shard import Shard
 SCAN_KERNELS: Final = 18
 
 MLA_KERNELS: Final = 12
+
+NORM_SQUARES_BYTES: Final = 8  # of a token: one sum of squares in fp32 for its queries and one for its keys
 
 MLA_QUANTISE_KERNELS: Final = 5
 
@@ -142,6 +144,19 @@ class ShardedAttention(ShardedMixer):
     def qkv_width(self) -> int:
         """Return the outputs of the projection to queries, keys and values on this rank."""
         return self.query_width + self.kv_width
+
+    def token_calls(self, tokens: Num, graph: bool) -> list[OperatorCall]:
+        """Return the operators of every token.
+
+        Where a norm runs over all heads, tensor ranks add up the squares of their heads in one all-reduce for queries
+        and keys (vLLM, MiniMaxText01RMSNormTP.forward_qk). It divides the work between the two sums of a layer and adds
+        none, so the ranks do not wait for each other any longer in total.
+        """
+        calls = ShardedMixer.token_calls(self, tokens, graph)
+        if self.part.qk_norm_over_heads and self.shard.tp > 1:
+            squares = Collective("all_reduce", tokens * NORM_SQUARES_BYTES, self.shard.tp, graph)
+            calls.append(OperatorCall("qk_norm_all_reduce", "collective", self.count, squares, skewed=False))
+        return calls
 
     def projection_calls(self, tokens: Num) -> list[OperatorCall]:
         """Return the projections, rotation and cache write, with the model's query-key norm and output gate."""
@@ -270,12 +285,24 @@ class ShardedMla(ShardedMixer):
     def prefill_calls(self, chunks: FloatArray, each: FloatArray, prior: FloatArray) -> Calls:
         """Yield the attention of prompt chunks of `each` new tokens after `prior` earlier ones.
 
+        A prompt with more tokens than an indexer selects attends in the absorbed form: every token reads its own
+        selected entries of the latent cache, as a sequence that decodes does, so no two tokens share a block of keys
+        (SGLang, nsa_backend.py: forward_extend; shorter prompts, MHA_ONE_SHOT, expand keys and values). Before
+        Blackwell its kernels multiply in 16 bits, and an 8-bit cache is converted first (dequantize_k_cache_paged).
+
         All arrays broadcast against each other. Shape (...).
         """
         a, shard, c = self.part, self.shard, chunks
         tokens = c * each / shard.cp
         pairs = c * window_pairs(each, prior, a.index_topk_tokens) / shard.cp
-        yield self._module_call("prefill", c, tokens, pairs, c * prior)
+        selects = np.asarray(each + prior > (a.index_topk_tokens or np.inf)) & np.ones(pairs.shape, dtype=np.bool_)
+        if not selects.all():
+            yield replace(self._module_call("prefill", c, tokens, pairs, c * prior), runs=~selects)
+        if selects.any():
+            unit = shard.accelerator
+            converts = unit is not None and "fp4" not in unit.peak_flops
+            absorbed = self._module_call("decode", tokens, tokens, 0.0 * c, pairs, "bf16" if converts else "")
+            yield replace(absorbed, name="mla_prefill", kind="attention_prefill", runs=selects)
         token_bytes = (a.kv_lora_rank + a.rope_head_dim) * stored_bytes(shard.kv_dtype)
         yield from gather_calls(shard, self.count, token_bytes, c * each, c * prior)
         if a.index_topk_tokens:
@@ -284,7 +311,13 @@ class ShardedMla(ShardedMixer):
             yield OperatorCall("indexer", "attention_prefill", self.count, index)
 
     def _module_call(
-        self, stage: str, sequences: FloatArray, tokens: FloatArray, pairs: FloatArray, context: FloatArray
+        self,
+        stage: str,
+        sequences: FloatArray,
+        tokens: FloatArray,
+        pairs: FloatArray,
+        context: FloatArray,
+        kv_dtype: str = "",
     ) -> OperatorCall:
         a, shard = self.part, self.shard
         op = MlaModule(
@@ -301,7 +334,7 @@ class ShardedMla(ShardedMixer):
             rope_head_dim=a.rope_head_dim,
             v_head_dim=a.v_head_dim,
             dtype=shard.dtype("attention"),
-            kv_dtype=shard.kv_dtype,
+            kv_dtype=kv_dtype or shard.kv_dtype,
         )
         kernels = MLA_KERNELS + MLA_QUANTISE_KERNELS * (op.dtype in QUANTISED)
         return OperatorCall(f"mla_{stage}", f"attention_{stage}", self.count, op, kernels=kernels)

@@ -20,6 +20,12 @@ from simulator.layers.operator_call import QUANTISED, OperatorCall, all_reduce_c
 from simulator.layers.shard import Shard
 from simulator.network.collectives import ExpertRouting
 
+#: Marlin's kernels of MXFP4 experts compute multiples of these rows and columns, so vLLM pads the hidden size and the
+#: intermediate size on a rank up to them (quantization/mxfp4.py, Mxfp4MoEMethod.create_weights).
+MARLIN_HIDDEN: Final = 256
+
+MARLIN_INTERMEDIATE: Final = 128
+
 #: Kernel launches of routed experts, and additional ones where their products are quantised (see `step_launches`).
 EXPERT_KERNELS: Final = 6
 
@@ -107,10 +113,13 @@ class ShardedMoe(ShardedFeedForward):
         """
         moe, count, hidden, dtype = self.part, self.count, self._hidden, self.shard.dtype("shared_experts")
         scores = moe.n_experts * (ACT + 4) + moe.experts_per_token * 8  # 16-bit logits, fp32 scores, ids and weights
+        router = "fp32" if moe.fp32_router else self.shard.plain_dtype
         calls = [
-            gemm_call("router", count, self.shard.product(tokens, moe.n_experts, hidden, self.shard.plain_dtype)),
+            gemm_call("router", count, self.shard.product(tokens, moe.n_experts, hidden, router)),
             elementwise_call("routing", count, "routing", tokens, scores),
         ]
+        if moe.fp32_router and self.shard.plain_dtype != "fp32":
+            calls.append(elementwise_call("router_input", count, "activation", tokens, hidden * (ACT + 4)))
         if moe.expert_hidden_size:
             latent = moe.expert_hidden_size
             calls.append(gemm_call("latent_in", count, self.shard.product(tokens, latent, hidden, dtype)))
@@ -143,7 +152,13 @@ class ShardedMoe(ShardedFeedForward):
         """
         m, shard, dtype = self.part, self.shard, self.shard.dtype("experts")
         hidden = m.expert_hidden_size or self._hidden
-        op = GroupedGemm(tokens, hidden, self.expert_width, m.n_experts, m.experts_per_token, shard.expert_ranks, dtype)
+        inner, width = hidden, self.expert_width
+        if shard.unpacks_mxfp4:
+            inner, width = _up(hidden, MARLIN_HIDDEN), _up(width, MARLIN_INTERMEDIATE)
+        copies = shard.layout.redundant_experts
+        sizes = (inner, width, m.n_experts + copies, m.experts_per_token, shard.expert_ranks)
+        block = shard.expert_block_rows if self._padded(dtype, hidden) else 0
+        op = GroupedGemm(tokens, *sizes, dtype, balanced=copies > 0, block_rows=block, skew=m.routing_skew)
         kernels = EXPERT_KERNELS + EXPERT_QUANTISE_KERNELS * (dtype in QUANTISED)
         calls = [OperatorCall("experts", "moe", self.count, op, kernels=kernels)]
         if shard.sends_to_experts:
@@ -153,6 +168,16 @@ class ShardedMoe(ShardedFeedForward):
                 exchange = Collective(kind, tokens * (hidden * ACT), shard.exchange_ranks, graph)
                 calls.append(OperatorCall(name, "collective", self.count, exchange, stride=shard.tp))
         return calls
+
+    def _padded(self, dtype: str, hidden: int) -> bool:
+        """Return whether the engine's padding kernel takes these experts.
+
+        It takes block-scaled FP8 of sizes that are whole blocks. Backends that send each token only to the ranks of its
+        experts tell the kernel how many rows each expert has, so that it reserves no others.
+        """
+        block = self.shard.expert_block_rows
+        whole = block and not hidden % block and not self.expert_width % block
+        return bool(dtype == "fp8_block" and whole and not self.shard.sends_to_experts)
 
     def _exchange_calls(self, tokens: Num, hidden: int, graph: bool) -> list[OperatorCall]:
         """Return the exchange of tokens with their experts, on backends that send each token only to those ranks.
@@ -177,7 +202,8 @@ class ShardedMoe(ShardedFeedForward):
 
     def part_params(self) -> dict[Part, float]:
         """Return the weights of ONE layer on this rank, by part."""
-        routed = self.part.routed_params(self._hidden) / self.shard.expert_group
+        copied = 1 + self.shard.layout.redundant_experts / self.part.n_experts
+        routed = copied * self.part.routed_params(self._hidden) / self.shard.expert_group
         return {"experts": routed, "shared_experts": self.part.shared_params(self._hidden) / self.shard.tp}
 
     def activation_width(self) -> float:
@@ -197,6 +223,11 @@ FEED_FORWARDS: Final[dict[type, Callable[[Shard, int, Any], ShardedFeedForward]]
 def sharded_feed_forward(shard: Shard, group: LayerGroup) -> ShardedFeedForward | None:
     """Return the feed-forward blocks of a group of layers on one rank; None if its layers have none."""
     return None if group.ffn is None else FEED_FORWARDS[type(group.ffn)](shard, group.count, group.ffn)
+
+
+def _up(size: int, multiple: int) -> int:
+    """Return the size rounded up to a multiple."""
+    return -(-size // multiple) * multiple
 
 
 def _mlp_calls(shard: Shard, part: Part, count: int, block: Mlp, tokens: Num) -> list[OperatorCall]:

@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 
 from calibration.operators.operators import Collective, Elementwise, Gemm, Matmul, Num, Operator
 from calibration.operators.roofline import ACTIVATION_BYTES as ACT
+from catalogs.arrays import BoolArray
 from catalogs.models.layers import LayerGroup
 from simulator.layers.shard import Shard
 from simulator.network.collectives import ExpertRouting
@@ -33,7 +34,9 @@ class OperatorCall:
     fused_rows: int = 0  # up to this many rows the kernel before it does its work
     kernels: int = 1  # kernel launches of one execution outside CUDA graphs
     quantised_before: bool = False  # the preceding kernel quantises the input of this matrix product
+    skewed: bool = True  # ranks wait for each other before a collective; False: the next one of the layer includes it
     layers: LayerGroup | None = None  # the layers that run it; None: it runs before or after all layers
+    runs: BoolArray | bool = True  # where it runs, if the counts of the operator are arrays; broadcasts to their shape
 
 
 Calls: TypeAlias = Iterator[OperatorCall]

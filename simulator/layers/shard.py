@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from calibration.operators.operators import Gemm, Matmul, Num
-from calibration.operators.roofline import MXFP4_BYTES
-from catalogs.deployments.layout import Layout
+from catalogs.deployments.layout import ALLGATHER_REDUCESCATTER, Layout
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.hardware.specs import Accelerator
 from catalogs.models.mixers import Part
 from catalogs.models.spec import ModelSpec
+
+#: Cards of Hopper and Blackwell with HBM have at least this bandwidth, in bytes per second. DeepGEMM runs on them, and
+#: not on RTX boards and GB10, whose Blackwell is another one (sm_120, sm_121).
+HBM_RATE: Final = 2e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,7 @@ class Shard:
     kv_dtype: str
     sampling: str = "random"  # or "top_p", "greedy"
     mxfp8_activations: bool = False  # whether MXFP4 weights are multiplied with 8-bit activations; otherwise 16 bit
+    marlin_experts: bool = False  # whether Marlin's kernels compute MXFP4 experts
     shared_overlap_tokens: int = 0  # up to this many tokens, shared experts run in parallel with the routed ones
     sorts_logits: bool = False  # whether the engine samples top_p from sorted logits
     queries: int = 1  # tokens that each decode brings into a step
@@ -30,6 +35,7 @@ class Shard:
     plain_torch: bool = False  # on a CPU, products take the weights in the layout in which they were loaded
     accelerator: Accelerator | None = None  # None: further queries of a decode do not read the cache again
     stage_layers: tuple[int, ...] = ()  # layers of each pipeline stage; empty: equal stages
+    expert_block_rows: int = 0  # rows of a block in which block-scaled experts are computed, with or without tokens
     stage: int | None = None  # the pipeline stage of the rank; None: the mean over the stages
 
     @classmethod
@@ -43,6 +49,7 @@ class Shard:
             resolved.kv_dtype,
             resolved.sampling,
             engine.mxfp8_activations and "fp4" in unit.peak_flops,
+            engine.marlin_experts,
             engine.shared_experts_beside_tokens,
             resolved.sampling == "top_p" and engine.top_p_by_sort,
             resolved.queries,
@@ -50,6 +57,7 @@ class Shard:
             unit.kind == "cpu" and not engine.packs_weights,
             unit,
             resolved.stage_layers,
+            engine.expert_block_rows.get(unit.architecture, 0) if unit.memory_bandwidth_bytes_per_s >= HBM_RATE else 0,
         )
 
     @property
@@ -123,7 +131,7 @@ class Shard:
 
         Each tensor rank then sends its part of the tokens.
         """
-        return self.layout.all2all_backend != "allgather_reducescatter"
+        return self.layout.all2all_backend != ALLGATHER_REDUCESCATTER
 
     @property
     def expert_ranks(self) -> int:
@@ -136,15 +144,26 @@ class Shard:
         return -(-self.model.vocab_size // self.tp)
 
     @property
+    def unpacks_mxfp4(self) -> bool:
+        """Return whether Marlin's kernels unpack experts in MXFP4 to 16 bit."""
+        return self.marlin_experts and self.model.weight_format(self.weight_dtype).has_mxfp4("experts")
+
+    @property
     def plain_dtype(self) -> str:
         """Return the data type of weights that no format quantises: output projection and router."""
         return "fp32" if self.weight_dtype == "fp32" else "bf16"
 
     def dtype(self, part: Part) -> str:
-        """Return the data type of a part's matrix products, as the operator vocabulary names it."""
+        """Return the data type of a part's matrix products, as the operator vocabulary names it.
+
+        Experts in MXFP4 that Marlin's kernels compute have the type int4: one kernel unpacks either format, and the
+        tables time it for int4 checkpoints.
+        """
+        if part == "experts" and self.unpacks_mxfp4:
+            return "int4"
         stored = self.model.weight_format(self.weight_dtype)
         name = stored.part_dtype(part).replace("fp16", "bf16")  # equally fast, and the type that the tables hold
-        if name == "fp4" and stored.bytes_per_weight == MXFP4_BYTES:
+        if stored.has_mxfp4(part):
             return "mxfp4_mxfp8" if self.mxfp8_activations else "mxfp4"
         return "fp8_block" if name == "fp8" and stored.block_size else name
 

@@ -49,13 +49,19 @@ _PROMPT_TOKENS = 1024  # arbitrary: the number of launches does not depend on it
 
 
 def fused_rows(resolved: ResolvedDeployment) -> int:
-    """Return the most tokens for which the all-reduce of a deployment's engine also normalises; 0: it never does."""
+    """Return the most tokens for which the all-reduce of a deployment's engine also normalises; 0: it never does.
+
+    A group that no link joins uses NCCL (TensorRT-LLM, thop/allreduceOp.cpp, setGroupTopology), and where an engine
+    states the sizes, those of its largest group are those of every larger one (getMaxRequiredWorkspaceSize).
+    """
     engine, ranks = resolved.engine, resolved.layout.tensor_parallel
     if not engine.fuses_norms:
         return 0
     known = sorted(engine.fused_norm_bytes)
     if not known:
         return sys.maxsize
+    if ranks > resolved.hardware.link_domain:
+        return 0
     most = engine.fused_norm_bytes[next((group for group in known if ranks <= group), known[-1])]
     return int(most // (resolved.model.hidden_size * ACT))
 

@@ -117,6 +117,11 @@ class Scheduler(ABC):
     def n_waiting(self) -> int:
         """Return the number of waiting requests."""
 
+    @property
+    def feeds_idle_batches(self) -> bool:
+        """Return whether an idle batch in flight of the same engine may find something to do."""
+        return self.n_waiting > 0
+
     @abstractmethod
     def running_requests(self) -> list[Request]:
         """Return the requests with a seat, in order of service, for the check of invariants."""
@@ -124,6 +129,11 @@ class Scheduler(ABC):
     @abstractmethod
     def waiting_requests(self) -> list[Request]:
         """Return the waiting requests, for the check of invariants and for messages that name stuck requests."""
+
+    @property
+    def cache_blocks(self) -> tuple[int, int]:
+        """Return the blocks of the KV cache that requests hold, and all its blocks."""
+        return self.kv.held, self.kv.total
 
     @property
     def peak_use(self) -> PeakUse | None:

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import Final
 
+from simulator.core.compiled_modules import mypyc_attr
 from simulator.core.request import Request
 
 NEVER: Final = 1 << 62
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class CompletionRounds:
     """The round in which each decoding request of one step loop schedules its last token.
 

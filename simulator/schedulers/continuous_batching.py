@@ -15,6 +15,7 @@ from heapq import heappop, heappush
 from typing import ClassVar, Final
 
 from simulator.core.batch import Batch
+from simulator.core.compiled_modules import mypyc_attr
 from simulator.core.request import Request
 from simulator.schedulers.base import Scheduler
 from simulator.schedulers.rules import EngineRules
@@ -29,6 +30,7 @@ RANKS: Final[dict[str, Callable[[Request], tuple[float, int]]]] = {
 NO_HITS: Final = (0, 0, 0, 0)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ContinuousBatching(Scheduler):
     """The common part of policies with a queue and seats.
 
@@ -276,6 +278,7 @@ class ContinuousBatching(Scheduler):
         return computed if computed >= 0 else request.base_tokens + self.decodes.rounds
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class DecodeSet:
     """Sums over decoding requests.
 

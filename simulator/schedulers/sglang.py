@@ -11,16 +11,23 @@ in the decode step after the one that made it smaller.
 
 With `receiving` set, the engine reads arrived requests only every few decode steps (SchedulerRecvSkipper), after every
 step of prompts, and at once when there is nothing to run.
+
+The stages of a pipeline run one micro-batch each (managers/scheduler_pp_mixin.py, event_loop_pp), without the overlap
+schedule. Every micro-batch has its own running requests, its own mark that it is full, and an even share of the seats.
+The queue, new_token_ratio, the count of steps between reads and the one prompt that is cut are those of the engine: the
+next micro-batch continues the prompt while its last part is still in a later stage.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Final
 
 from catalogs.engines.profile import ReceiveIntervals
 from simulator.cache.encoder_cache import RequestEmbeddings
 from simulator.core.batch import Batch, Encoding
+from simulator.core.compiled_modules import mypyc_attr
 from simulator.core.request import Request
 from simulator.schedulers.continuous_batching import NO_HITS, ContinuousBatching
 from simulator.schedulers.rules import EngineRules
@@ -41,11 +48,13 @@ CLIP_TOKENS: Final = 4096
 MOST_SORTED: Final = 128  # SchedulePolicy._determine_active_policy: longer queues are served first come, first served
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Sglang(ContinuousBatching):
     """The scheduling policy of SGLang."""
 
     mixes_phases = False
     takes_over = True
+    pipelines = True
 
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)
@@ -54,17 +63,30 @@ class Sglang(ContinuousBatching):
         self._longest = min(rules.max_model_len, rules.kv_blocks * rules.block_size)
         self._full = False  # no prefill until the running batch gets smaller
         self._left = 0  # requests that left the running batch and still count in it
-        self._ratio_from = INIT_RATIO  # new_token_ratio when last set; _decays counts the decode steps since
-        self._decays = 0
+        self._ratio = NewTokenRatio()
+        self._batches: list[Sglang] = [self]  # the schedulers of all batches in flight
         self._promised = 0.0  # tokens that running requests and those of this batch may still take
         self._interval = ReceiveInterval(rules.receiving) if rules.receiving else None  # None: reads before every step
         self._unread: deque[Request] = deque()  # arrived requests that the engine has not read
         self._prefilled = False  # whether the last step was a prefill
 
+    def share(self, first: ContinuousBatching) -> None:
+        """Schedule a further batch of the engine of another scheduler."""
+        super().share(first)
+        assert isinstance(first, Sglang)
+        self._ratio, self._interval, self._unread = first._ratio, first._interval, first._unread
+        self._batches = first._batches
+        self._batches.append(self)
+
     @property
     def new_token_ratio(self) -> float:
         """Return the share of the declared remaining output that admission keeps free."""
-        return max(self._ratio_from - DECAY * self._decays, MIN_RATIO) if self._decays else self._ratio_from
+        return self._ratio.value
+
+    @property
+    def _engine_runs(self) -> bool:
+        """Return whether a request has a seat, in any batch in flight."""
+        return any(batch._running for batch in self._batches)
 
     def schedule(self) -> Batch | None:
         """Return the batch of the next step, or None if nothing can run."""
@@ -78,8 +100,8 @@ class Sglang(ContinuousBatching):
         if batch is None and interval is not None and self._unread:
             self._read_arrivals(interval)
             batch = self._next_batch()
-        if batch is None and not self._running and not self._waiting:
-            self._ratio_from, self._decays = INIT_RATIO, 0  # as SGLang when idle
+        if batch is None and not self._waiting and not self._engine_runs:
+            self._ratio.set(INIT_RATIO)  # as SGLang when idle
         self._prefilled = batch is not None and batch.prefill_tokens > 0
         return batch
 
@@ -104,18 +126,25 @@ class Sglang(ContinuousBatching):
         interval.restart(len(self._running) + len(self._waiting))
 
     def _prefill_batch(self) -> Batch | None:
+        if len(self._batches) > 1 and not self._takes_over_cut_prompt():
+            return None
         partial = self._partial
         if partial is None and (self._full or not self._waiting):
             return None
         ratio = self.new_token_ratio
-        self._promised = ratio * sum(min(self._left_of(r), CLIP_TOKENS) for r in self._running if r.computed_tokens < 0)
+        self._promised = ratio * self._declared(self._decoding())
         batch = Batch()
         budget = self.rules.max_num_batched_tokens
         if self._by_prefix and 1 < len(self._waiting) <= MOST_SORTED:
-            self._waiting = deque(sorted(self._waiting, key=lambda request: -self._hits(request)[3]))
+            ranked = sorted(self._waiting, key=lambda request: -self._hits(request)[3])
+            self._waiting.clear()
+            self._waiting.extend(ranked)
         if partial is not None:
             tokens = self._cut(partial.known_tokens - partial.computed_tokens, budget)
-            self.kv.take(max(0, self._chunk_blocks(partial, tokens)))
+            blocks = max(0, self._chunk_blocks(partial, tokens))
+            if blocks > self.kv.available:
+                return None  # decodes of other batches in flight took the blocks; they will release them
+            self.kv.take(blocks)
             self._prefill(batch, partial, tokens)
             budget -= self._charge(partial, tokens)
         while self._waiting and budget > 0 and self._partial is None and not self._waiting[0].brought_tokens:
@@ -124,6 +153,20 @@ class Sglang(ContinuousBatching):
                 break
             budget -= tokens
         return batch if batch.prefill_tokens else None
+
+    def _takes_over_cut_prompt(self) -> bool:
+        """Take over the prompt that another batch in flight has cut, if any; return False if it needs a seat first."""
+        owner = next((batch for batch in self._batches if batch._partial is not None), self)
+        if owner is self:
+            return True
+        if len(self._running) + self._left >= self.rules.max_num_seqs:
+            return False
+        prompt = owner._partial
+        assert prompt is not None
+        del owner._running[prompt]
+        owner._partial, self._partial = None, prompt
+        self._running[prompt] = None
+        return True
 
     def _cut(self, tokens: int, budget: int) -> int:
         """Return the next chunk of a prompt: if it exceeds the budget, it is split at a page."""
@@ -144,6 +187,17 @@ class Sglang(ContinuousBatching):
         known = request.base_tokens + self.decodes.rounds + 1 if request.computed_tokens < 0 else request.known_tokens
         return most - known if most > known else 0
 
+    def _decoding(self) -> list[Request]:
+        """Return the running requests whose prompts are complete, in order of admission."""
+        return [request for request in self._running if request.computed_tokens < 0]
+
+    def _declared(self, requests: Iterable[Request]) -> int:
+        """Return the output tokens that requests may still produce, each by its declared maximum and clipped."""
+        tokens = 0
+        for request in requests:
+            tokens += min(self._left_of(request), CLIP_TOKENS)
+        return tokens
+
     def _admit_head(self, batch: Batch, request: Request, budget: int) -> int:
         """Admit the head of the queue; return its cost in the budget, 0 if it must wait."""
         if len(self._running) + self._left >= self.rules.max_num_seqs:
@@ -152,7 +206,7 @@ class Sglang(ContinuousBatching):
         hits = _, _, queued, hit_tokens = self._hits(request)
         rest = request.known_tokens - hit_tokens
         free_tokens = (self.kv.available - queued) * self._size - self._promised
-        if self._running and rest + min(self._left_of(request), CLIP_TOKENS) + self._size >= free_tokens:
+        if self._engine_runs and rest + min(self._left_of(request), CLIP_TOKENS) + self._size >= free_tokens:
             self._full = True
             return 0
         tokens = self._cut(rest, budget)
@@ -173,18 +227,19 @@ class Sglang(ContinuousBatching):
         if not decodes.n:
             return self._take_over(Batch())
         if decodes.blocks_next() > self.kv.available:
-            while decodes.blocks_next() > self.kv.available and decodes.n > 1:
+            least = int(not any(batch._running for batch in self._batches if batch is not self))
+            while decodes.blocks_next() > self.kv.available and decodes.n > least:
                 self._preempt()
-            if decodes.blocks_next() > self.kv.available:
+            if decodes.blocks_next() > self.kv.available or not decodes.n:
                 self._full = True
                 return None  # until a request with its last token in flight frees its blocks
             self._estimate_ratio()
             self._full = False
         else:
-            self._decays += 1
+            self._ratio.decay(1)
         batch = self._decode_step()
         if self._waiting and self._waiting[0].brought_tokens and not self._full:
-            self._promised = self.new_token_ratio * sum(min(self._left_of(r), CLIP_TOKENS) for r in self._running)
+            self._promised = self.new_token_ratio * self._declared(self._running)
             self._admit_prefilled_heads(batch)
         return batch
 
@@ -216,7 +271,7 @@ class Sglang(ContinuousBatching):
 
     def _preempt(self) -> None:
         """Retract the decoding request with the fewest output tokens, among equals the one with the longest prompt."""
-        decoding = [r for r in reversed(self._running) if r.computed_tokens < 0]
+        decoding = self._decoding()[::-1]
         request = min(decoding, key=lambda r: (r.base_tokens - r.input_tokens, -r.input_tokens))
         del self._running[request]
         prompt_blocks = request.input_tokens // self._size - request.shared_blocks
@@ -229,10 +284,13 @@ class Sglang(ContinuousBatching):
 
         The output is increased by a margin of RETRACT_STEPS tokens for each request.
         """
-        decoding = [r for r in self._running if r.computed_tokens < 0]
-        made = sum(self.computed_tokens(r) - r.input_tokens + 1 for r in decoding)
-        declared = made + sum(map(self._left_of, decoding))
-        self._ratio_from, self._decays = min(1.0, (made + RETRACT_STEPS * len(decoding)) / (declared + 1)), 0
+        decoding = self._decoding()
+        made = declared = 0
+        for request in decoding:
+            tokens = self.computed_tokens(request) - request.input_tokens + 1
+            made += tokens
+            declared += tokens + self._left_of(request)
+        self._ratio.set(min(1.0, (made + RETRACT_STEPS * len(decoding)) / (declared + 1)))
 
     def release(self, request: Request) -> None:
         """Free the seat and the blocks of a request."""
@@ -257,7 +315,7 @@ class Sglang(ContinuousBatching):
     def skip(self, rounds: int) -> None:
         """Schedule `rounds` rounds of the same decodes at once."""
         super().skip(rounds)
-        self._decays += rounds
+        self._ratio.decay(rounds)
         if self._interval is not None:
             self._interval.skip(rounds, len(self._running) + len(self._waiting))
         if rounds and self._left:
@@ -267,6 +325,11 @@ class Sglang(ContinuousBatching):
     def n_waiting(self) -> int:
         """Return the number of waiting requests, unread ones included."""
         return len(self._waiting) + len(self._unread)
+
+    @property
+    def feeds_idle_batches(self) -> bool:
+        """Return whether a request waits or a prompt is cut."""
+        return self.n_waiting > 0 or any(batch._partial is not None for batch in self._batches)
 
     def waiting_requests(self) -> list[Request]:
         """Return the waiting requests, unread ones included."""
@@ -321,7 +384,7 @@ class SglangMedia(Sglang):
         if cache.find(key):
             cache.n_hits += len(items) * first
             return
-        cache.insert(key, sum(item.layout.embeddings for item in items))
+        cache.insert(key, sum([item.layout.embeddings for item in items]))
         cache.n_encoded += len(items)
         encoding = batch.moving().encoding or Encoding()
         for item in items:
@@ -368,6 +431,26 @@ class SglangEncoder(ContinuousBatching):
     def blocked(self) -> bool:
         """Return whether no request waits: a pass takes the first of them, whatever else the server holds."""
         return not self._waiting
+
+
+class NewTokenRatio:
+    """The share of the declared remaining output that admission keeps free; it falls with every decode step."""
+
+    def __init__(self) -> None:
+        self.set(INIT_RATIO)
+
+    @property
+    def value(self) -> float:
+        """Return the share now."""
+        return max(self._start - DECAY * self._steps, MIN_RATIO) if self._steps else self._start
+
+    def set(self, value: float) -> None:
+        """Start again from a value, which may lie below the least that the share falls to."""
+        self._start, self._steps = value, 0
+
+    def decay(self, steps: int) -> None:
+        """Count `steps` decode steps."""
+        self._steps += steps
 
 
 class ReceiveInterval:

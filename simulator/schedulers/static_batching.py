@@ -60,7 +60,9 @@ class StaticBatching(ContinuousBatching):
             request.cached_tokens, request.computed_tokens = 0, longest
             self.decodes.add(request)
         self._unfinished = n
-        return Batch(n * longest, n * longest * (0.5 * longest), n, logits=n, admitted=members, prompted=members)
+        batch = Batch(n * longest, n * longest * (0.5 * longest), n, logits=n)
+        batch.admitted = batch.prompted = members
+        return batch
 
     def _batch_size(self) -> int:
         """Return the number of requests from the head of the queue that form a batch now; 0 to wait for more.

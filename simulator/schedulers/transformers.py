@@ -65,7 +65,7 @@ class TransformersCb(ContinuousBatching):
         if self._partial is None and len(self._running) < self._full_at:
             self._admit(batch, budget)
         if batch.prefill_chunks:
-            keys = self._keys + batch.decode_context_sum + n
+            keys = self._keys + int(batch.decode_context_sum) + n
             # The decodes' own pairs are the rest.
             batch.prefill_pairs = float(batch.tokens * keys - batch.decode_context_sum)
         return batch if batch.tokens else None

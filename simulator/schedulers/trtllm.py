@@ -9,6 +9,10 @@ waits.
 With attention data parallelism and balancing on (attention_dp_config), prompts start only in a step in which every rank
 has one, or some rank has nothing to generate, or after `balance_steps` steps without either; steps are also counted
 while no request waits.
+
+The stages of a pipeline run one micro-batch each (`_executor_loop_pp`), without the overlap scheduler. A micro-batch is
+scheduled from all requests that are not in flight, which here are those of its last step and the waiting ones. The
+worst cases of all micro-batches are reserved together.
 """
 
 from __future__ import annotations
@@ -16,11 +20,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simulator.core.batch import Batch
+from simulator.core.compiled_modules import mypyc_attr
 from simulator.core.request import Request
+from simulator.schedulers.continuous_batching import ContinuousBatching
 from simulator.schedulers.rules import EngineRules
 from simulator.schedulers.vllm_v1 import VllmV1
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class MaxUtilization(VllmV1):
     """The capacity policy MAX_UTILIZATION.
 
@@ -28,8 +35,6 @@ class MaxUtilization(VllmV1):
     its blocks are freed, and it waits at the head of the queue to be recomputed (`MaxUtilizationScheduler`,
     `pauseRequest`).
     """
-
-    pipelines = False
 
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(replace(rules, admit_whole_prompt=True))
@@ -71,6 +76,7 @@ class MaxUtilization(VllmV1):
             self._balance.count(self._even, rounds)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class TrtLlm(MaxUtilization):
     """TensorRT-LLM with GUARANTEED_NO_EVICT.
 
@@ -81,9 +87,14 @@ class TrtLlm(MaxUtilization):
 
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)
-        self._uncommitted = rules.kv_blocks  # available blocks minus those that running requests may still take
-
+        self._commitments = Commitments(rules.kv_blocks)
         self._draft_tokens = rules.speculation.most_spare_tokens(rules.lag) if rules.speculation else 0
+
+    def share(self, first: ContinuousBatching) -> None:
+        """Schedule a further batch from the queue, into the cache and within the commitments of another scheduler."""
+        super().share(first)
+        assert isinstance(first, TrtLlm)
+        self._commitments = first._commitments
 
     def _worst_blocks(self, request: Request) -> int:
         """Return the most blocks that a request can hold, by its declared output and with its drafts."""
@@ -96,23 +107,34 @@ class TrtLlm(MaxUtilization):
 
     def _admit_head(self, batch: Batch, request: Request, budget: int) -> int:
         worst = self._worst_blocks(request)
-        if worst > self._uncommitted:
+        if worst > self._commitments.free_blocks:
             self._refused = True  # decodes take the blocks committed to them, so only a release helps
             return 0
         before = self.kv.available
         tokens = super()._admit_head(batch, request, budget)
         if tokens:
-            self._uncommitted += self.kv.available - before - (worst - self._held_blocks(request))
+            self._commitments.free_blocks += self.kv.available - before - (worst - self._held_blocks(request))
         return tokens
 
     def release(self, request: Request) -> None:
         """Free the seat and the blocks of a request."""
         before, held = self.kv.available, self._held_blocks(request)
         super().release(request)
-        self._uncommitted += self.kv.available - before + self._worst_blocks(request) - held
+        self._commitments.free_blocks += self.kv.available - before + self._worst_blocks(request) - held
 
     def _preempt(self) -> None:
         raise RuntimeError("the cache ran out of blocks although the worst case of every running request is reserved")
+
+
+class Commitments:
+    """The blocks that an engine may still promise, over all its batches in flight.
+
+    Attributes:
+        free_blocks: The available blocks minus those that running requests may still take.
+    """
+
+    def __init__(self, free_blocks: int) -> None:
+        self.free_blocks = free_blocks
 
 
 class AttentionDpBalance:

@@ -12,11 +12,13 @@ from __future__ import annotations
 from typing import ClassVar
 
 from simulator.core.batch import Batch
+from simulator.core.compiled_modules import mypyc_attr
 from simulator.core.request import Request
 from simulator.schedulers.continuous_batching import NO_HITS, ContinuousBatching
 from simulator.schedulers.rules import EngineRules, PeakUse
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class VllmV1(ContinuousBatching):
     """The policy of vLLM V1."""
 

@@ -96,7 +96,7 @@ def vllm(choice: EngineChoice) -> tuple[EngineSubject, Client]:
     python = engines.find_vllm(choice.python)
     on_cpu = parse_hardware("local").accelerator.kind == "cpu"
     launch = engines.vllm(python, choice.model, choice.port or free_port(), choice.limits, on_cpu)
-    return engine_subject("vllm", choice, launch, _iterations), VllmBench(python)
+    return engine_subject("vllm", choice, launch, _iterations if launch.logs_steps else None), VllmBench(python)
 
 
 def _iterations(log: Path) -> pd.DataFrame:

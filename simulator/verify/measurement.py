@@ -19,7 +19,7 @@ from calibration.machine_trace.folder import write_trace
 from calibration.machine_trace.sampler import ApiProcesses, MachineSampler
 from calibration.profile.machine.contention import ContentionSample, usage
 from calibration.report.machine_page import write_trace_and_page
-from calibration.serve.clients import TRIES, Client, IncompleteReplay, InProcessEngine
+from calibration.serve.clients import TRIES, Client, IncompleteReplay, InProcessEngine, ResidentClient
 from calibration.serve.probe import PART_S, Probe, ProbeLimits, joined, probe
 from calibration.serve.server import EngineServer
 from catalogs.io.output_files import atomic_file, make_folder
@@ -80,20 +80,27 @@ class EngineUnderTest:
 
     def __enter__(self) -> EngineUnderTest:
         self._sampler.__enter__()
-        if self._server is not None:
-            self._tell(f"starting {self._server.launch.name} on port {self._server.launch.port}")
-            try:
+        try:
+            if isinstance(self._client, ResidentClient):
+                self._client.load(self.subject.target, self._out / "client.log")
+            if self._server is not None:
+                self._tell(f"starting {self._server.launch.name} on port {self._server.launch.port}")
                 self._server.start()
-            except BaseException:
-                self._server.stop()
-                self._sampler.__exit__()
-                raise
+        except BaseException:
+            self._end()
+            raise
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def _end(self) -> None:
+        """Stop the client, the server and the sampling of the machine."""
+        if isinstance(self._client, ResidentClient):
+            self._client.close()
         if self._server is not None:
             self._server.stop()
         self._sampler.__exit__()
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
         if self._machine is None:
             write_trace(self._out / "machine", self._sampler.trace, self._requests)
         else:
@@ -206,4 +213,6 @@ class EngineUnderTest:
         return 0.0 if elsewhere else before.others_cores(self._moment())
 
     def _moment(self) -> ContentionSample:
-        return usage(self._server.pids if self._server is not None else ())
+        """Return the use of the processors; the processes of the server and of the client belong to the measurement."""
+        own = self._server.pids if self._server is not None else frozenset()
+        return usage(own | self._client.pids if isinstance(self._client, ResidentClient) else own)

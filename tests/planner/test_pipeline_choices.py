@@ -302,7 +302,7 @@ class Entries:
         self.measured: list[tuple[Candidate, float | None, object]] = []
         self.each = map
 
-    def entry(self, c: Candidate, start_per_s: float | None, effort: object) -> Any:
+    def entry(self, c: Candidate, start_per_s: float | None, effort: object, *_: object, **__: object) -> Any:
         self.measured.append((c, start_per_s, effort))
         met = c not in self.refused
         usd, energy = self.prices.usd_per_hour(c), SimpleNamespace(j_per_output_token=self.joules.get(c, 1.0))
@@ -341,6 +341,46 @@ def test_a_winner_that_misses_with_all_seeds_gives_way_to_the_next() -> None:
     assert entries([replace(f, status="infeasible") for f in found], request("throughput"))[0] == []
     _, energy = entries([outcome(A, 1.0)], request("energy"))
     assert energy.measured == [(A, None, BEST)]  # its rate is not a capacity
+
+
+def found_after_refusals(asked: PlanRequest, left: list[Candidate], *refused: Candidate) -> tuple[list[Candidate], int]:
+    """The plans of a search whose winners among `refused` miss with all seeds, and the simulated requests."""
+    toy = Known(fluid=faster_than_dear)
+    world, measured = evaluator(toy, asked.requests_per_s), Entries(toy, TWO_EACH, refused=refused)
+    if asked.users is not None:
+        world = replace(world, tester=candidate_search.tester_of(asked, toy, left))  # type: ignore[arg-type]
+    search = candidate_search.group_search(asked, world, left, pipeline.ONE_PROCESS, None)
+    found = pipeline._entries_of(asked, measured, search)  # type: ignore[arg-type]
+    tried = [c for c, _, effort in measured.measured if effort is BEST]
+    assert len(set(tried)) == len(tried) or found  # no winner is refused twice
+    return [e.candidate for e in found], search.result.n_requests
+
+
+@pytest.mark.parametrize("load", [{"rate": 6.0}, {"users": 2}])
+def test_the_search_goes_on_with_the_next_groups_if_all_seeds_refuse_its_winners(load: dict[str, Any]) -> None:
+    """The first group has headroom with one seed, so the others are searched only after its winner is refused."""
+    small, middle, large = left = sizes_of(1, 2, 4)
+    asked = request(**load)
+    plans, n_requests = found_after_refusals(asked, left)
+    assert plans == [small]
+    plans, n_more = found_after_refusals(asked, left, small)
+    assert plans == [middle]
+    assert n_more > n_requests
+    assert found_after_refusals(asked, left, small, middle)[0] == [large]
+    assert found_after_refusals(asked, left, small, middle, large)[0] == []
+
+
+@pytest.mark.parametrize(
+    "load", [{"rate": 6.0}, {}, {"objective": "throughput", "rate": 6.0}, {"objective": "latency"}]
+)
+def test_candidates_that_lost_to_a_refused_winner_are_searched_again(load: dict[str, Any]) -> None:
+    """Each search has one trial: the search without the winner comes to the next candidate, and is the last."""
+    left = [on("h100x1", tensor_parallel=1, max_num_seqs=n) for n in (64, 128, 256)]
+    asked = request(**load, search=SearchOptions(trials=1))
+    (first,), _ = found_after_refusals(asked, left)
+    (second,), _ = found_after_refusals(asked, left, first)
+    assert first != second
+    assert found_after_refusals(asked, left, first, second)[0] == []
 
 
 def test_no_more_winners_are_tried_than_allowed_and_the_safest_is_the_last() -> None:

@@ -57,5 +57,6 @@ def probed(plant: CompiledDeployment) -> Probe:
     """The probe of `calibrate verify` against that engine."""
     lone = measured(plant, probes.lone_requests(400, 0))
     sizes = tuple(n for n in probes.BURSTS if n <= plant.resolved.limits.max_num_seqs) * probes.REPEATS[0]
-    bursts = probes.burst_requests(sizes, lone.stat("ttft", "p50"), lone.stat("tpot", "p50"))
+    spaces_s = probes.cautious_spaces_s(sizes, lone.stat("ttft", "p50"), lone.stat("tpot", "p50"))
+    bursts = probes.burst_requests(sizes, spaces_s)
     return Probe(lone, measured(plant, bursts), sizes)

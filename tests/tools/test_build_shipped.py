@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -65,3 +66,12 @@ def test_an_unknown_name_is_one_line(public_data: Path, tmp_path: Path, capsys: 
 
 def test_the_page_of_errors_is_of_the_shipped_bundles() -> None:
     assert (ROOT / "docs" / "calibration.md").read_text(encoding="utf-8") == error_table(shipped_folder())
+
+
+def test_one_family_is_fitted_again_and_the_others_stay(public_data: Path, tmp_path: Path) -> None:
+    shutil.copytree(shipped_folder() / "b60", tmp_path / "b60")
+    command = ["--tables", str(public_data / "profiles"), "--hw", "b60", "--family", "moe", "--out", str(tmp_path)]
+    assert main(command) == 0
+    new, old = (json.loads((f / "b60" / "bundle.json").read_text()) for f in (tmp_path, shipped_folder()))
+    _same(new, old, tmp_path, "b60")
+    assert not (tmp_path / "power.json").exists()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, get_args
 
-from catalogs.deployments.layout import All2All
+from catalogs.deployments.layout import ALLGATHER_REDUCESCATTER, All2All
 from catalogs.deployments.schema import AttentionBackend, MoeBackend
 from catalogs.engines.flags import FlagRow, FlagTable
 from catalogs.errors import InputError, nearest_name
@@ -157,7 +157,7 @@ class Reading:
             return
         if flag.row.trap:
             self.note("trap", given.text, flag.row.trap)
-        if flag.takes == "json" and (given.path or given.value[:1] in "{["):
+        if flag.takes == "json" and (flag.row.key or given.path or given.value[:1] in "{["):
             self.objects[flag.name] = merged(self.objects.get(flag.name, {}), given.mapping())
             self.special[flag.name] = given
         elif flag.row.key is None:
@@ -166,6 +166,26 @@ class Reading:
             self.method = given.value.lower()
         else:
             self.state(flag.row.key, value_of(given, flag.row), given.text)
+
+    def balancer(self, switch: str) -> None:
+        """Drop the copies of experts where the command has no load balancer, or sends no token to its experts.
+
+        Args:
+            switch: The flag that starts the balancer.
+        """
+        copies = self.keys.pop("redundant_experts", None)
+        given = self.special.get(switch)
+        backend = self.keys.get("all2all_backend", ALLGATHER_REDUCESCATTER)
+        if given is None and copies:
+            text = f"copies of experts without a load balancer ({switch}) are left out"
+            self.note("not simulated", f"{self.table.by_key['redundant_experts']}", text)
+        elif given is not None and not copies:
+            text = "a load balancer without copies of experts is not simulated: experts have the loads of the router"
+            self.note("not simulated", given.text, text)
+        elif copies and backend == ALLGATHER_REDUCESCATTER:
+            self.note("not simulated", f"{switch} with {copies} copies", OTHER_EXCHANGE)
+        elif copies:
+            self.keys["redundant_experts"] = copies
 
     def stage_variable(self, name: str) -> None:
         """Read the environment variable that states the layers of each pipeline stage, such as "20,21,21,18".

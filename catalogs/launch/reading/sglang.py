@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from catalogs.deployments.layout import ALLGATHER_REDUCESCATTER
 from catalogs.engines.flags import flag_table
 from catalogs.errors import InputError
 from catalogs.launch.reading.lines import LaunchLine
@@ -116,9 +117,10 @@ def _layout(reading: Reading) -> None:
             reading.note(
                 "not simulated", "--moe-a2a-backend deepep", "tensor ranks hold the same tokens in a simulation"
             )
-    elif backend not in (None, "allgather_reducescatter"):
+    elif backend not in (None, ALLGATHER_REDUCESCATTER):
         del keys["all2all_backend"]
         reading.note("not simulated", f"--moe-a2a-backend {backend}", OTHER_EXCHANGE)
+    reading.balancer("--enable-eplb")
 
 
 def _limits(reading: Reading) -> None:

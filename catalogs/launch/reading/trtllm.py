@@ -97,6 +97,10 @@ def _options(reading: Reading, options: dict[str, Any], encodes_prompt: bool) ->
             reading.state(key, options[name], name)
         options.pop(name, None)
     keys = reading.keys
+    stages = int(keys.get("pipeline_parallel", 1))
+    if stages > 1 and "max_num_seqs" in keys:
+        keys["max_num_seqs"] = stages * int(keys["max_num_seqs"])
+        reading.note("read", "max_batch_size", f"of each micro-batch: max_num_seqs counts those of {stages} stages")
     ranks = int(keys.get("tensor_parallel", 1))
     if options.pop("enable_attention_dp", False) and ranks > 1:
         keys["tensor_parallel"], keys["data_parallel"] = 1, ranks

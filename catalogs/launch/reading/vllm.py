@@ -12,7 +12,7 @@ from catalogs.launch.reading.lines import LaunchLine
 from catalogs.launch.reading.notes import Note
 from catalogs.launch.reading.reading import OTHER_KERNELS, Reading, choice, merged, named_file
 from catalogs.launch.reading.words import GivenFlag
-from catalogs.launch.vllm import MXFP8_VARIABLE, STAGES_VARIABLE
+from catalogs.launch.vllm import MARLIN_VARIABLE, MXFP8_VARIABLE, STAGES_VARIABLE
 from catalogs.models.spec import ModelSpec
 from catalogs.units import GIB
 
@@ -86,6 +86,7 @@ def read_vllm(line: LaunchLine) -> Reading:
     _limits(reading)
     _variables(reading)
     reading.leave_out_unknown_choices()
+    _copies(reading)
     return reading
 
 
@@ -294,6 +295,17 @@ def _lora(reading: Reading) -> None:
         reading.note("assumed", "--enable-lora", text)
 
 
+def _copies(reading: Reading) -> None:
+    """Read --eplb-config, of which only the number of copies decides a step."""
+    config = reading.objects.get("--eplb-config", {})
+    for key, value in config.items():
+        if key != "num_redundant_experts":
+            reading.note("not simulated", f"--eplb-config.{key} {value}", "the balancer keeps loads equal at no cost")
+    if config.get("num_redundant_experts"):
+        reading.state("redundant_experts", config["num_redundant_experts"], reading.special["--eplb-config"].text)
+    reading.balancer("--enable-eplb")
+
+
 def _nodes(reading: Reading) -> None:
     special = reading.special
     for name in ("--nnodes", "--node-rank", "--headless", "--data-parallel-size-local", "--data-parallel-rank"):
@@ -345,6 +357,8 @@ def _variables(reading: Reading) -> None:
     if environment.get(MXFP8_VARIABLE) in ("0", "1"):
         value = "mxfp8" if environment[MXFP8_VARIABLE] == "1" else "bf16"
         reading.state_by_variable("activation_dtype", value, MXFP8_VARIABLE)
+    if environment.get(MARLIN_VARIABLE) == "1" and "moe_backend" not in reading.keys:
+        reading.state_by_variable("moe_backend", "marlin", MARLIN_VARIABLE)
     if environment.get("VLLM_USE_V1") == "0":
         reading.version = "0.6"
         reading.note("read", "VLLM_USE_V1=0", "the V0 engine")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from catalogs.ui.terminal import open_console, show_lines, text_table
-from catalogs.ui.words import counted, human_s
+from catalogs.ui.words import counted, human_s, percent
 from planner.matrix.comparison import GROUP_HEAD, ComparedValue, MatrixComparison
 from planner.matrix.row import NO_FIGURE, MatrixRow
 from planner.matrix.study import MatrixResult
@@ -32,6 +32,7 @@ def show_matrix(result: MatrixResult) -> None:
                 console.print(_table(result.matrix.batches, rows, origin))
         _show_refusals([row for row in result.rows if row.is_cell])
     if result.comparison is not None:
+        _show_errors(result, result.comparison)
         _show_comparison(result.comparison)
     show_lines([("" if i else "Notices", notice) for i, notice in enumerate(result.notices)])
 
@@ -69,6 +70,30 @@ def _show_refusals(rows: Sequence[MatrixRow]) -> None:
         show_lines([("", f"{counted(n, 'cell')}, {verdict}: {rule}{more}")])
     if len(rules) > _RULES:
         show_lines([("", f"{counted(len(rules) - _RULES, 'more rule')}: see --csv or --json")])
+
+
+def _show_errors(result: MatrixResult, found: MatrixComparison) -> None:
+    """Print the error of every mean of the cells that were measured here, and the noise of its measurement."""
+    errors = {(value.cell, value.metric): value.error for value in found.values}
+    body = []
+    for row in result.rows:
+        if not row.is_cell or row.origin != "measured" or (row.cell, "e2e_s.mean") not in errors:
+            continue
+        means = [errors.get((row.cell, f"{name}.mean")) for name in ("e2e_s", "tpot_s", "ttft_s")]
+        shown = ["none" if error is None else percent(error, 1, signed=True) for error in means]
+        noise = (row.noise or {}).get("e2e_s")
+        axes = (row.model, row.engine, row.workload, f"{row.batch}", _cell(row))
+        body.append([*axes, *shown, "unknown" if noise is None else percent(noise, 1)])
+    if body:
+        head = ("model", "engine", "workload", "batch", "measured", "E2E", "TPOT", "TTFT", "noise")
+        open_console().print(
+            text_table(
+                head,
+                body,
+                3,
+                "simulated against measured means of each cell; noise of its end-to-end time",
+            )
+        )
 
 
 def _show_comparison(found: MatrixComparison) -> None:

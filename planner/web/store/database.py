@@ -40,7 +40,7 @@ class Database:
                 rule, without_password(url), "sqlite:///jobs.sqlite or postgresql://USER@HOST/DB"
             ) from None
         except ModuleNotFoundError as error:
-            hint = "pip install 'llm-capacity-planner[web,postgresql]'"
+            hint = "pip install '.[web,postgresql]'"
             raise InputError("this database needs a package that is not installed", error.name, hint=hint) from None
         except (SQLAlchemyError, OSError) as error:
             reason = str(getattr(error, "orig", None) or error).splitlines()[0]

@@ -36,7 +36,7 @@ class SlowedReplica:
         """Return the seconds from the start of this step to the start of the next."""
         return self.factor * self.timer.cycle_s(shape)
 
-    def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:
+    def decode_segment(self, decodes: int, context_sum: float, context_max: float) -> tuple[float, float, int]:
         """Return the segment of a batch with exactly these decodes."""
         first_s, slope_s, steps = self.timer.decode_segment(decodes, context_sum, context_max)
         return self.factor * first_s, self.factor * slope_s, steps

@@ -4,7 +4,10 @@ on."""
 from __future__ import annotations
 
 import math
+import types
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -240,11 +243,18 @@ def test_the_shipped_error_of_the_first_token_grows_with_waiting_and_no_other_do
         for level in (0.5, 0.75, 0.9, 0.98):
             factors = [found.log_factor(level, 0.05, share) for share in np.linspace(0, 1, 21)]
             assert factors == sorted(factors)
-    sglang = StatedError.of("sglang", 0.05, 0.25)
-    assert sglang.waits("ttft")
-    assert "25 % of it waiting" in in_words(sglang.block())
-    light, full = (StatedError.of("sglang", 0.05, share).interval("ttft") or (0.0, 0.0) for share in (0.25, 0.95))
-    assert full[0] < light[0] < light[1] < full[1]
+
+
+def test_an_error_that_depends_on_waiting_is_stated_at_the_share_of_the_run() -> None:
+    """Runs whose error grows with their waiting share, from 2 to 50 %."""
+    shares = np.linspace(0.1, 1.0, 60)
+    log_ratios = 0.5 * shares**2 * np.where(np.arange(60) % 2, 1.0, -1.0)
+    group = stated_error.fit_group("sglang", "ttft", log_ratios, np.zeros(60), "planted", shares)
+    light, full = (StatedError("sglang", 0.05, {"ttft": group}, share) for share in (0.25, 0.95))
+    assert light.waits("ttft")
+    assert "25 % of it waiting" in in_words(light.block())
+    near, wide = (found.interval("ttft") or (0.0, 0.0) for found in (light, full))
+    assert wide[0] < near[0] < near[1] < wide[1]
 
 
 def test_the_waiting_share_is_what_would_be_missing_without_waiting() -> None:
@@ -277,3 +287,70 @@ def test_what_was_fitted_is_what_is_read_again(tmp_path: Path, monkeypatch: pyte
     shipped = load_file()
     write(shipped, tmp_path / "copy.json")
     assert stated_error.StatedErrorFile.model_validate_json((tmp_path / "copy.json").read_bytes()) == shipped
+
+
+STATIC_HEAD = "gpu,n_gpus,engine,model,input_tokens,output_tokens,batch,latency_s,weight_dtype,kv_dtype,source\n"
+
+
+def planted_score() -> types.ModuleType:
+    """A scorer with a table of static batches: every row becomes one all-at-once batch on the engine named trtllm."""
+    score = types.ModuleType("score")
+
+    def known_rows(path: Path, n: int, seed: int, keep: object, *_: object, **__: object) -> list[dict[str, str]]:
+        found: list[dict[str, str]] = score.sample(path, n, seed, keep)
+        return [r for r in found if r["gpu"] in score.catalog("hardware") and score.known("model", r["model"])]
+
+    def static_batch(args: Any) -> None:
+        for r in score.known_rows(args.data / "static_batch.csv", args.static_batch, args.seed, None):
+            keys = {"model": r["model"], "engine": "trtllm", "hardware": r["gpu"], "tensor_parallel": 1}
+            lengths = {key: {"constant": int(r[key])} for key in ("input_tokens", "output_tokens")}
+            work = {"arrivals": "all_at_once", "requests": int(r["batch"]), **lengths}
+            want = [("duration_s", None, float(r["latency_s"]))]
+            score.point(args, f"{r['engine']} {r['latency_s']}", keys, work, want)
+
+    score.__dict__.update(known_rows=known_rows, static_batch=static_batch, sample=None, catalog=None, known=None)
+    return score
+
+
+def test_static_batches_are_learned_from_without_fitted_and_impossible_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import measured_points
+
+    line = "{gpu},1,{engine},{model},128,32,1,{latency},,,planted\n"
+    plain = {"gpu": "h100", "engine": "vLLM", "model": "llama-2-7b"}
+    rows = [plain | {"latency": str(float(i + 1))} for i in range(6)]
+    rows += [
+        plain | {"engine": "TensorRT-LLM", "latency": "9.0"},
+        plain | {"engine": "TensorRT-LLM", "latency": "0.01"},  # 32 times 6.7 GB of weights at 3.35 TB/s: 64 ms
+        plain | {"engine": "llama.cpp", "latency": "9.0"},
+        plain | {"model": "no-such-model", "latency": "9.0"},
+        plain | {"gpu": "mi250", "latency": "9.0"},
+    ]
+    (tmp_path / "static_batch.csv").write_text(STATIC_HEAD + "".join(line.format(**row) for row in rows))
+    monkeypatch.setattr(measured_points, "FITTED", {"vllm-v0": 2})
+    monkeypatch.setattr(measured_points, "SOURCES", {"static batch": "planted static batches"})
+    refused: list[str] = []
+    found = list(measured_points.tables(planted_score(), tmp_path, refused))
+    assert Counter(p.engine for p in found) == {"vllm-v0": 4, "trtllm-tensorrt": 1}
+    assert not refused
+    for p in found:
+        assert (p.metric, p.part) == ("e2e", "static batch")
+        assert 0.05 < p.simulated < p.measured
+    impossible = {"gpu": "h100", "n_gpus": "1", "model": "llama-2-7b", "output_tokens": "32"}
+    assert measured_points.least_static_s(impossible) == pytest.approx(32 * 6.6e9 / 3.35e12, rel=0.05)
+
+
+def test_engines_of_2024_state_an_error_of_their_own() -> None:
+    told = {(g.engine, g.metric): g for g in load_file().groups}
+    for engine in ("vllm-v0", "trtllm-tensorrt"):
+        found = told[engine, "e2e"]
+        assert found.n >= 300
+        assert "static batches" in found.source
+        assert StatedError.of(engine, 0.05).interval("tpot") is None
+    new, old = (StatedError.of(engine, 0.05).interval("e2e") for engine in ("trtllm", "trtllm-tensorrt"))
+    assert new is not None
+    assert old is not None
+    assert new[1] < old[1]
+    assert "e2e" in in_words(StatedError.of("vllm-v0", 0.05).block())

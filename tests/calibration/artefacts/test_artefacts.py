@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from calibration.artefacts.contents import (
     row_fault,
     schema_of,
 )
-from calibration.artefacts.environment import environment, program
+from calibration.artefacts.environment import environment, packages, program
 from calibration.artefacts.recording import recording
 from calibration.artefacts.replay import replay
 from calibration.artefacts.request_summary import statistics_of, summary_text
@@ -279,6 +280,15 @@ def test_the_environment_says_what_it_does_not_know() -> None:
     assert found["gpus"] or found["not_measured"]["gpus"]
     assert found["firmware"] or found["not_measured"]["firmware"]
     assert len(program()["code_sha256"]) == 64
+
+
+def test_of_two_installed_versions_the_imported_one_is_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder, version in (("first", "2"), ("second", "1")):
+        stated = tmp_path / folder / f"twice-{version}.dist-info"
+        stated.mkdir(parents=True)
+        (stated / "METADATA").write_text(f"Metadata-Version: 2.1\nName: Twice\nVersion: {version}\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "first"), str(tmp_path / "second"), *sys.path])
+    assert packages()["twice"] == "2"
 
 
 def test_a_damaged_or_foreign_artefact_is_not_replayed(artefact: Path, tmp_path: Path) -> None:

@@ -13,26 +13,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.calibration.artefacts.fresh_root import PYTHON, FreshRoot, may_make_namespaces
+
 CHECKOUT = Path(__file__).resolve().parents[3]
 
-#: Folders and files of this machine that are mounted read-only: the system's libraries, Python, and its packages.
-SYSTEM = ("/usr", sys.base_prefix)
 PACKAGES = Path(np.__file__).resolve().parents[1]
 
-#: Makes the root in a namespace without a network, and runs a command in it as a user without rights.
-ENTER = """
-set -eu
-for each in $MOUNTED; do
-    mkdir -p "$FRESH$each" && mount --bind "$each" "$FRESH$each" && mount -o remount,ro,bind "$FRESH$each"
-done
-mount --bind "$PACKAGES" "$FRESH/opt/packages" && mount -o remount,ro,bind "$FRESH/opt/packages"
-mount -t proc proc "$FRESH/proc"
-mount -t tmpfs -o mode=1777 tmpfs "$FRESH/tmp"
-mount -t tmpfs -o mode=1777 tmpfs "$FRESH/dev/shm"
-for each in null zero urandom; do touch "$FRESH/dev/$each" && mount --bind "/dev/$each" "$FRESH/dev/$each"; done
-exec chroot --userspec=10001:10001 "$FRESH" /usr/bin/env -i HOME=/data PATH=/usr/bin:/bin \
-    PYTHONPATH=/opt/source:/opt/packages PYTHONDONTWRITEBYTECODE=1 "$@"
-"""
+ENVIRONMENT = {
+    "HOME": "/data",
+    "PATH": "/usr/bin:/bin",
+    "PYTHONPATH": "/opt/source:/opt/packages",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
 
 SEEN = """
 import os, pathlib, json, sys
@@ -42,21 +34,11 @@ print(json.dumps({"net": net, "uid": os.getuid(), "catalogs": str(pathlib.Path(_
 """
 
 
-def may_make_namespaces() -> bool:
-    """Return whether this process may make the namespaces of the root."""
-    tried = ["unshare", "--mount", "--net", "--pid", "--fork", "true"]
-    return (
-        shutil.which("unshare") is not None and not subprocess.run(tried, check=False, capture_output=True).returncode
-    )
-
-
-def fresh_root(folder: Path) -> Path:
-    """Return a root with the parts of this program that its container file copies, and nothing else of this machine."""
-    for name in ("proc", "dev/shm", "tmp", "data", "opt/source", "opt/packages", "etc"):
+def root_with_this_program(folder: Path) -> FreshRoot:
+    """Return a root with the parts of this program that its container file copies, and its dependencies."""
+    root = FreshRoot(folder, {"/opt/packages": str(PACKAGES)})
+    for name in ("data", "opt/source", "opt/packages"):
         (folder / name).mkdir(parents=True)
-    for name in ("bin", "sbin", "lib", "lib64"):
-        if os.path.islink(f"/{name}"):
-            (folder / name).symlink_to(f"usr/{name}")
     (folder / "etc/passwd").write_text("planner:x:10001:10001::/data:/bin/sh\n")
     text = (CHECKOUT / "Containerfile.matrix").read_text(encoding="utf-8")
     copied = [word for line in re.findall(r"^COPY (?!--)(.*)$", text, re.M) for word in line.split()[:-1]]
@@ -67,30 +49,19 @@ def fresh_root(folder: Path) -> Path:
         else:
             shutil.copy(source, target)
     os.chown(folder / "data", 10001, 10001)
-    return folder
+    return root
 
 
-def in_root(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in the root."""
-    mounted = [p for p in SYSTEM if p == "/usr" or not p.startswith("/usr/")]
-    environment = {
-        "PATH": os.environ["PATH"],
-        "FRESH": str(root),
-        "MOUNTED": " ".join(mounted),
-        "PACKAGES": str(PACKAGES),
-    }
-    namespaces = ["unshare", "--mount", "--net", "--pid", "--fork", "--ipc", "bash", "-c", ENTER, "enter"]
-    python = f"{sys.base_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
-    return subprocess.run(
-        [*namespaces, python, *arguments], env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
+def in_root(root: FreshRoot, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in the root as a user without rights."""
+    return root.run([PYTHON, *arguments], ENVIRONMENT, "10001:10001")
 
 
 @pytest.mark.slow
 def test_an_artefact_made_here_replays_in_a_fresh_root_without_the_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if os.geteuid() != 0 or not may_make_namespaces():
+    if not may_make_namespaces():
         pytest.skip("this process may not make a root of its own")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "none"))
     matrix = tmp_path / "matrix.yaml"
@@ -103,8 +74,8 @@ def test_an_artefact_made_here_replays_in_a_fresh_root_without_the_network(
     words = ["plan", "matrix", "inputs/matrix.yaml", "--json", "results/matrix.json", "--html", "results/matrix.html"]
     record = [*calibrate, "record", str(run), "--input", str(matrix), "--", *words]
     subprocess.run(record, check=True, capture_output=True, cwd=CHECKOUT, timeout=300)
-    root = fresh_root(tmp_path / "root")
-    shutil.copytree(run, root / "data/run")
+    root = root_with_this_program(tmp_path / "root")
+    shutil.copytree(run, root.folder / "data/run")
     found = in_root(root, "-c", SEEN, str(CHECKOUT))
     assert found.returncode == 0, found.stderr
     seen = json.loads(found.stdout)
@@ -119,7 +90,7 @@ def test_an_artefact_made_here_replays_in_a_fresh_root_without_the_network(
     assert replayed.returncode == 0, replayed.stdout + replayed.stderr
     assert "same bytes" in replayed.stdout
     # a changed byte of a result is found there as well, and is not replayed
-    result = root / "data/run/results/matrix.json"
+    result = root.folder / "data/run/results/matrix.json"
     result.write_bytes(result.read_bytes().replace(b"llama3.1-8b", b"llama3.1-9b", 1))
     changed = in_root(root, "-m", "simulator.verify.command", "artefact", "verify", "/data/run")
     assert changed.returncode == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from calibration.bundles.bundle import load_bundle, shipped_folder
 from calibration.bundles.files import Release, read_bundle
 from calibration.bundles.releases import minor, nearest_release, releases_in
 from calibration.operators.operators import Collective, Gemm, GroupedGemm
+from calibration.operators.roofline import padding_s
 from catalogs.engines.files import load_engine
 from catalogs.hardware.catalog import parse_hardware
 
@@ -85,6 +87,21 @@ def test_experts_of_an_older_vllm_ran_other_kernels_and_nothing_else_changes() -
     assert old.notices_for([Gemm(64.0, 8192.0, 8192.0, "fp8")]) == []
     assert load_bundle(unit, engine=load_engine("vllm-0.15")).lent == {}
     assert load_bundle(parse_hardware("l40s").accelerator, engine=load_engine("vllm-0.11")).lent == {}
+
+
+def test_experts_in_padded_blocks_take_the_weights_of_the_newest_kernel_and_the_padding() -> None:
+    """vLLM 0.11 runs DeepGEMM for block-scaled experts; no table has it, and Triton's is another kernel."""
+    unit = parse_hardware("b200").accelerator
+    old, new = (load_bundle(unit, engine=load_engine(engine)) for engine in ("vllm-0.11", "vllm"))
+    tokens = np.array([8.0, 64.0, 512.0])
+    plain = GroupedGemm(tokens, 4096, 1536, 128, 8, 2, "fp8_block")
+    padded = replace(plain, block_rows=128)
+    want = new.cost(plain).seconds + padding_s(padded, unit)
+    assert old.cost(padded).seconds == pytest.approx(want)
+    assert float(old.cost(plain).seconds[-1]) != pytest.approx(float(new.cost(plain).seconds[-1]))
+    (said,) = old.notices_for([padded])  # no release is named whose kernels the engine would run
+    assert "rows of padded blocks" in said
+    assert not any("padded" in n for n in old.notices_for([plain]))
 
 
 def test_what_a_release_lacks_is_lent_and_said() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -50,6 +54,31 @@ def test_bins_partition_the_requests(inputs: list[int], data: st.DataObject) -> 
     for tokens in (inputs, outputs):  # no range of one length alone is empty
         edges = np.array([0.0, *quantile_edges(np.array(tokens, dtype=float)), np.inf])
         assert np.all(np.histogram(tokens, [*edges[:-1].tolist(), 1e9])[0] > 0)
+
+
+_FIT = """
+import numpy as np
+from calibration.complexity.linear_fit import mean_law
+from calibration.complexity.records import LatencyRecords
+rng = np.random.default_rng(0)
+i, o = rng.lognormal(6, 1, 5000).round(), rng.lognormal(5, 1, 5000).round()
+law = mean_law(LatencyRecords(i, o, 0.1 + 2e-4 * i + 0.02 * o * rng.random(5000), o, {}))
+print([x.hex() for x in (law.constant_s, law.input_token_s, law.output_token_s)])
+"""
+
+
+def test_the_fit_has_the_same_digits_with_other_kernels_of_the_linear_algebra() -> None:
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", _FIT],
+            env=os.environ | {"OPENBLAS_CORETYPE": kernels, "OPENBLAS_NUM_THREADS": threads},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for kernels, threads in (("Haswell", "1"), ("Prescott", "2"))
+    }
+    assert len(found) == 1, found
 
 
 @given(

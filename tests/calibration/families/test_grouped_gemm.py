@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,15 @@ def test_an_unseen_architecture_takes_its_nearest_neighbours_share() -> None:
     assert float(roofline_s(near, H100) / seconds) == pytest.approx(0.5, rel=0.01)
     assert float(origin) == 1.0
     assert float(model.cost(replace(OP, n_experts=16, experts_per_token=1), H100)[1]) == 2.0  # far: transferred
+
+
+def test_no_unseen_architecture_is_faster_than_the_fastest_measured_one() -> None:
+    large = rows_at(0.5)
+    model = GroupedGemmModel.fit(large, H100)
+    tiny = replace(OP, tokens=np.array([1.0, 4096.0]), hidden_size=512, intermediate_size=64)
+    seconds = model.cost(tiny, H100)[0]
+    assert seconds[0] == pytest.approx(large.seconds.min())
+    assert float(roofline_s(tiny, H100)[0]) / 0.5 < 0.1 * large.seconds.min()  # what ratios alone would say
 
 
 @pytest.mark.parametrize(
@@ -198,3 +208,28 @@ def test_a_sparse_profile_follows_the_experts_touched_between_its_rows() -> None
     for tokens in (1.0, 2.0, 16.0, 32.0, 256.0):
         op = replace(OP, tokens=tokens)
         assert float(model.cost(op, H100)[0]) == pytest.approx(float(roofline_s(op, H100)) / 0.5, rel=1e-6)
+
+
+def test_a_balanced_router_takes_less_time_than_a_skewed_one_and_no_less_than_even_loads() -> None:
+    rows = rows_at(0.5)
+    rows = rows.assign(even_seconds=rows.seconds * np.where(TOKENS >= 16, 0.7, 1.0))
+    model = GroupedGemmModel.fit(rows, H100)
+    facts, arrays = model.to_parts()
+    again = GroupedGemmModel.from_parts(json.loads(json.dumps(facts)), arrays)
+    op = replace(OP, tokens=TOKENS)
+    known, *by_skew = (again.cost(replace(op, skew=skew), H100)[0] for skew in (None, 0.0, 0.5, 1.0))
+    assert known == pytest.approx(rows.seconds.to_numpy())
+    for less, more in pairwise(by_skew):
+        assert (less <= more * (1.0 + 1e-9)).all()
+    even = rows.even_seconds.to_numpy()
+    assert (by_skew[0] >= even * (1.0 - 1e-6)).all()
+    assert by_skew[0][-1] == pytest.approx(even[-1], rel=0.05)
+    assert by_skew[0][0] == pytest.approx(known[0])  # one token reaches the same experts under every router
+    unseen = replace(op, hidden_size=5120)
+    assert (again.cost(replace(unseen, skew=0.0), H100)[0] <= again.cost(unseen, H100)[0] * (1.0 + 1e-9)).all()
+
+
+def test_rows_without_even_loads_are_the_same_for_every_router() -> None:
+    model = GroupedGemmModel.fit(rows_at(0.5), H100)
+    assert "moe_log_relief" not in model.to_parts()[1]
+    assert float(model.cost(replace(OP, skew=0.0), H100)[0]) == float(model.cost(OP, H100)[0])

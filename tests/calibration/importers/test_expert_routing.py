@@ -56,6 +56,19 @@ def test_uneven_loads_cost_extra_where_they_did_in_the_rows() -> None:
     assert (found >= OWN_CHOICE - 1e-12).all()
 
 
+def test_even_loads_take_the_time_of_the_balanced_rows_once_every_expert_has_rows() -> None:
+    slow = [1.5 * s for s in DRAWN]
+    found = as_served(table(**{"balanced": EVEN, "power_law_1.01": slow, "power_law_1.2": slow}))
+    few = np.array(TOKENS) * TOP < N
+    even, uneven = found.even_seconds.to_numpy(), found.seconds.to_numpy()
+    assert (even[few] == uneven[few]).all()
+    assert even[-1] == pytest.approx(EVEN[-1])
+    assert (even <= uneven).all()
+    assert (as_served(table(**{"power_law_1.01": slow})).even_seconds == served(mild=slow)).all()
+    untuned = as_served(table(**{"balanced": EVEN, "power_law_1.01": [9 * s for s in EVEN]}))
+    assert untuned.even_seconds.iloc[-1] == pytest.approx(0.5 * untuned.seconds.iloc[-1])
+
+
 def test_a_row_outside_the_other_two_routings_is_noise() -> None:
     """Planted: the mild routing 40 % slow at 64 tokens, where both others say the same."""
     noisy = [s * (1.4 if t == 64 else 1.0) for s, t in zip(DRAWN, TOKENS, strict=True)]

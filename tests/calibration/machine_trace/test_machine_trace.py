@@ -37,6 +37,7 @@ from calibration.machine_trace.sampler import (
 )
 from calibration.report.machine_page import write_trace_and_page
 from catalogs.errors import InputError
+from catalogs.hardware.specs import HostCopyRate
 from catalogs.ui.entry_point import run_command
 
 COSTS = PageFaultCosts(1e-6, 50e-6)
@@ -239,6 +240,24 @@ def test_api_processes_are_advised_where_one_uses_its_whole_core() -> None:
     assert "50.0 %" in found.because
     # a server that is one process has no API process to add
     assert advice(trace_of(engine__cpu=0.98, engine__api_busiest=0.98), COSTS) == []
+
+
+def test_larger_pages_are_advised_where_copies_were_measured_to_be_faster_with_them() -> None:
+    """5 GB/s to the device take half of the time at 10 GB/s and a quarter of it at 20 GB/s.
+
+    The other way has the same rate with both sizes. The second accelerator copies less.
+    """
+    rates = [HostCopyRate("4KB", True, 10e9), HostCopyRate("2MB", True, 20e9), HostCopyRate("1GB", True, None, "none")]
+    rates += [HostCopyRate(pages, False, 10e9) for pages in ("4KB", "2MB")]
+    shown = {"engine__cpu": 1.0, "others__cpu": 0.0, "gpu__0__sent": 4e9, "gpu__1__received": 1e9}
+    (found,) = advice(trace_of(**shown, gpu__0__received=5e9), COSTS, rates)
+    assert "2MB" in found.change
+    assert found.gain == pytest.approx(0.25)
+    # a profiler's trace tells copies from other traffic
+    (copies,) = advice(trace_of(**shown, gpu__0__copied__to_device=2e9, gpu__0__copied__to_host=0.0), COSTS, rates)
+    assert copies.gain == pytest.approx(0.1)
+    assert advice(trace_of(**shown), COSTS, [rates[0]]) == []
+    assert advice(trace_of(**shown), COSTS) == []
 
 
 def test_the_busiest_of_several_processes_is_read(tmp_path: Path) -> None:

@@ -45,6 +45,10 @@ CASES: list[tuple[Operator, float, float]] = [
     (GroupedGemm(1, 8, 4, 4, 2, 1, "bf16"), 2 * 6 * 8 * 4, 2 * 3 * 8 * 4 * 2 + 2 * 2 * (16 + 12)),
     # two tokens touch 4 (1 - (1 - 2/4)^2) = 3 of 4 experts
     (GroupedGemm(2, 8, 4, 4, 2, 1, "bf16"), 2 * 2 * 6 * 8 * 4, 3 * 3 * 8 * 4 * 2 + 4 * 2 * (16 + 12)),
+    # the same with 3 more rows for each of 4 experts, in blocks of 4; each moves 3 * 8 + 14 * 4 bytes
+    (GroupedGemm(2, 8, 4, 4, 2, 1, "bf16", 4), 16 * 6 * 8 * 4, 3 * 3 * 8 * 4 * 2 + 4 * 2 * (16 + 12) + 12 * 80),
+    # over two ranks a rank has 2 rows and computes the 2 of the other one, and 3 for each of its 2 experts
+    (GroupedGemm(2, 8, 4, 4, 2, 2, "bf16", 4), 10 * 6 * 8 * 4, 1.5 * 3 * 8 * 4 * 2 + 2 * 2 * (16 + 12) + 8 * 80),
     # 10 new tokens after 90: pairs 10 * 95; keys seen 100
     (PrefillAttention(1, 10, 950, 4, 2, 8, "bf16"), 4 * 950 * 32, 100 * 2 * 16 * 2 + 2 * 10 * 32 * 2),
     (DecodeAttention(3, 300, 150, 4, 2, 8, "fp8"), 4 * 300 * 32, 300 * 2 * 16 + 2 * 3 * 32 * 2),

@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibration.operators.operators import DecodeAttention, Elementwise, Gemm, GroupedGemm, MlaModule
-from calibration.power.model import GROUPS, MOST_DEMAND, PowerCurve, PowerModel, group_of, load_power
+from calibration.power.model import (
+    GROUPS,
+    MOST_DEMAND,
+    PowerCurve,
+    PowerModel,
+    computing_share,
+    group_of,
+    load_power,
+)
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Accelerator
@@ -74,3 +82,47 @@ def test_streaming_weights_on_a_board_of_other_bandwidth() -> None:
         unit = parse_hardware(name).accelerator
         share = float(power.watts("gemm", np.array(0.02), np.array(rate / unit.memory_bandwidth_bytes_per_s), unit))
         assert low < share / unit.tdp_w < high
+
+
+def _experts(tokens: float, chosen: int, ranks: int) -> GroupedGemm:
+    return GroupedGemm(tokens, 4096, 1024, 64, chosen, ranks, "bf16")
+
+
+@given(st.floats(1.0, 1e5), st.integers(1, 8), st.sampled_from([1, 2, 4, 8, 16]))
+def test_the_mean_rank_never_computes_longer_than_the_busiest(tokens: float, chosen: int, ranks: int) -> None:
+    share = float(computing_share(_experts(tokens, chosen, ranks)))
+    assert 0.0 < share <= 1.0
+    if ranks == 1:
+        assert share == 1.0
+
+
+def test_the_share_of_the_mean_rank_is_that_of_drawn_routings() -> None:
+    """Tokens choose 2 of 64 experts evenly; the rank of 8 with the most active experts sets the time."""
+    draw = np.random.default_rng(0)
+    for tokens in (4, 16, 64):
+        active = np.zeros((400, 64), dtype=bool)
+        for run in active:
+            for _ in range(tokens):
+                run[draw.choice(64, 2, replace=False)] = True
+        held = active.reshape(400, 8, 8).sum(axis=2)
+        drawn = held.mean() / held.max(axis=1).mean()
+        assert float(computing_share(_experts(float(tokens), 2, 8))) == pytest.approx(drawn, rel=0.1)
+
+
+def test_ranks_wait_for_few_tokens_and_not_for_many() -> None:
+    tokens = np.array([1.0, 8.0, 64.0, 1e4])
+    shares = computing_share(GroupedGemm(tokens, 4096, 1024, 64, 1, 8, "bf16"))
+    assert shares[0] == pytest.approx(1 / 8)  # one expert on one of eight ranks
+    assert (np.diff(shares) > 0).all()
+    assert shares[-1] == pytest.approx(1.0)
+
+
+def test_a_rank_that_waits_draws_the_base_of_a_collective() -> None:
+    waits = PowerModel({**dict.fromkeys(GROUPS, CURVE), "collective": PowerCurve(0.1, 0.0, 0.0)})
+    half = np.array(0.5)
+    op = _experts(1.0, 1, 8)  # an eighth of the ranks computes
+    full_w = float(waits.watts("moe", half, half, H200))
+    assert float(waits.operator_w(op, half, half, H200)) == pytest.approx(full_w - 0.875 * 0.2 * 625.0)
+    assert float(waits.operator_w(Gemm(1, 8, 8, "bf16"), half, half, H200)) == float(
+        waits.watts("gemm", half, half, H200)
+    )

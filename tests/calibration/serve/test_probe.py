@@ -64,26 +64,26 @@ class LossyClient:
 
 
 def test_a_probe_survives_what_ended_one(tmp_path: Path) -> None:
-    """Five of 124 requests fail, in three bursts: only these bursts are sent again, with their distances."""
+    """Five of 62 requests fail, in two bursts: only these bursts are sent again, with their distances."""
     told: list[str] = []
     clean = probe(LossyClient([]), TARGET, ProbeLimits(256, 32), tmp_path, told.append)
     assert not told
-    sizes = [n for n in BURSTS if n <= 32] * REPEATS[0]
-    assert sum(sizes) == 124
-    # warm-up once more, lone once more, bursts twice more
-    client = LossyClient([[3], [], [0, 23], [], [4, 30, 31, 90, 91], [1], []])
+    sizes = [n for n in BURSTS if n <= 32]
+    assert sum(sizes) == 62
+    # warm-up once more, lone once more, the first bursts twice more, the further ones once
+    client = LossyClient([[3], [], [0, 23], [], [4, 30, 31, 32, 33], [1], []])
     found = probe(client, TARGET, ProbeLimits(256, 32), tmp_path, told.append)
-    assert [len(told), len(client.sent)] == [4, 7]
+    assert [len(told), len(client.sent)] == [4, 8]
     assert REASON in told[0]
     assert "request 4" in told[0]
-    assert "5 of 124 requests failed (request 5, 31, 32, 91, 92:" in told[2]
+    assert "5 of 62 requests failed (request 5, 31, 32, 33, 34:" in told[2]
     for mine, own in ((found.lone, clean.lone), (found.bursts, clean.bursts)):
         assert (mine.n, mine.n_failed) == (own.n, 0)
         assert mine.input_tokens.tolist() == own.input_tokens.tolist()
         assert mine.ttft_s == pytest.approx(own.ttft_s)
         assert mine.n_gaps == own.n_gaps
     again = client.sent[5]
-    spoiled = sorted({burst_of(sizes, i) for i in (4, 30, 31, 90, 91)})
+    spoiled = sorted({burst_of(sizes, i) for i in (4, 30, 31, 32, 33)})
     assert again.n == sum(sizes[b] for b in spoiled)
     starts = np.unique(again.arrival_s)
     assert len(starts) == len(spoiled)
@@ -102,6 +102,11 @@ def test_a_fast_model_is_probed_at_several_moments(tmp_path: Path) -> None:
     assert (rounds[0] != rounds[1]).any()
     assert found.burst_sizes == (2, 4) * (len(found.burst_sizes) // 2)
     assert len(found.burst_sizes) > 2 * REPEATS[0]
+    once, further = client.sent[2:]
+    assert (once.n, further.n) == (6, found.bursts.n - 6)
+    spaces_s = 2.0 * (0.096 + 0.23) + 0.05
+    assert np.unique(further.arrival_s)[:3] == pytest.approx([0.0, spaces_s, 2 * spaces_s])
+    assert float(once.arrival_s[-1]) > spaces_s
 
 
 def test_probes_are_joined_request_by_request(tmp_path: Path) -> None:

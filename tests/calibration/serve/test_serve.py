@@ -10,16 +10,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from calibration.profile.machine.contention import ContentionSample, usage
-from calibration.serve.clients import Endpoint, VllmBench, run_client, trace_text
+from calibration.serve import engines
+from calibration.serve.clients import Endpoint, VllmBench, trace_text
 from calibration.serve.server import EngineServer, Launch, free_port
 from catalogs.errors import InputError
 from catalogs.workloads.request_set import RequestSet
+from simulator.verify.engines import SHORT_LIMITS
 from tests.signalled import started
 
 #: Serves files, as an engine with one child would serve a model.
@@ -171,16 +174,18 @@ def test_a_program_that_is_not_there(tmp_path: Path) -> None:
         EngineServer(Launch("engine", ("/no/such/engine",), port), tmp_path / "log").start()
 
 
-def test_a_client_that_fails_shows_its_last_words(tmp_path: Path) -> None:
-    script = [sys.executable, "-c", "print('connection refused'); raise SystemExit(1)"]
-    with pytest.raises(InputError, match=r"status 1(.|\n)*connection refused"):
-        run_client("client", script, Endpoint("http://127.0.0.1:1", "m", "t"), 20.0, tmp_path / "log")
-
-
-def test_a_client_that_hangs_is_stopped(tmp_path: Path) -> None:
-    script = [sys.executable, "-c", "import time; time.sleep(600)"]
-    with pytest.raises(InputError, match="stopped after 1 s"):
-        run_client("client", script, Endpoint("http://127.0.0.1:1", "m", "t"), 1.0, tmp_path / "log")
+@pytest.mark.parametrize(("cores", "threads", "has_worker"), [(2, 1, False), (4, 1, True), (4, 2, False), (8, 4, True)])
+def test_vllm_has_a_worker_process_only_where_each_process_has_a_core(
+    monkeypatch: pytest.MonkeyPatch, cores: int, threads: int, has_worker: bool
+) -> None:
+    """Worker and engine core wait actively for each other, and would starve the API server and the client."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    limits = replace(SHORT_LIMITS, threads=threads)
+    launch = engines.vllm(Path("python"), Path("model"), 8000, limits, on_cpu=True)
+    assert ("uni" in launch.command) != has_worker
+    assert launch.env["OMP_NUM_THREADS"] == str(threads)
+    assert launch.logs_steps == has_worker
+    assert engines.vllm(Path("python"), Path("model"), 8000, limits, on_cpu=False).logs_steps
 
 
 def test_a_key_goes_by_the_environment_only(monkeypatch: pytest.MonkeyPatch) -> None:

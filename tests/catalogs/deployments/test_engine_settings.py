@@ -10,6 +10,7 @@ from catalogs.deployments.engine_settings import DEFAULTS, KEYS
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
+from catalogs.io.yaml_files import validate_as
 from catalogs.launch.vllm import MXFP8_VARIABLE, vllm_arguments
 
 
@@ -76,9 +77,37 @@ def test_cuda_graphs_follow_the_settings() -> None:
     assert more.max_graph_tokens == 1024
 
 
+def test_marlin_experts_are_priced() -> None:
+    marlin = engine_of(hardware="h100x2", moe_backend="marlin")
+    assert marlin.engine.marlin_experts
+    assert not [n for n in marlin.notices if "not priced" in n]
+    assert not engine_of(hardware="h100x2", moe_backend="triton").engine.marlin_experts
+
+
+def test_marlin_is_recorded_where_experts_are_not_in_mxfp4() -> None:
+    notices = resolve(Deployment(model="qwen3-30b-a3b", hardware="h100x1", moe_backend="marlin")).notices
+    assert [n for n in notices if n.startswith("recorded, not priced: moe_backend marlin;")]
+
+
+def test_a_wrong_name_of_kernels_names_the_nearest() -> None:
+    with pytest.raises(InputError) as wrong:
+        validate_as(Deployment, {"model": "gpt-oss-120b", "hardware": "h100x2", "moe_backend": "marlon"}, "d.yaml")
+    assert wrong.value.nearest == "marlin"
+
+
 def test_kernels_that_are_not_priced_are_stated() -> None:
     notices = engine_of(moe_backend="cutlass", attention_backend="fa3").notices
-    assert len([n for n in notices if "is recorded: steps are priced" in n]) == 2
+    (found,) = [n for n in notices if "recorded, not priced" in n]
+    assert found.startswith("recorded, not priced: moe_backend cutlass, attention_backend fa3; steps take the kernels")
+    assert not [n for n in engine_of(enforce_eager=True).notices if "not priced" in n]
+
+
+def test_only_deepgemm_computes_padded_blocks_of_experts() -> None:
+    padded = engine_of(engine="vllm-0.11").engine.expert_block_rows
+    assert padded
+    assert engine_of(engine="vllm-0.11", moe_backend="deepgemm").engine.expert_block_rows == padded
+    assert not engine_of(engine="vllm-0.11", moe_backend="triton").engine.expert_block_rows
+    assert not engine_of(engine="vllm").engine.expert_block_rows
 
 
 def test_the_start_command_has_the_flags_of_graphs_and_kernels() -> None:

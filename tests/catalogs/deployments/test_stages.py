@@ -66,6 +66,15 @@ def test_the_start_command_states_other_layers_than_the_engines_own(
     assert serve_arguments(resolved).environment == written
 
 
+def test_llama_cpp_leaves_no_stage_without_layers() -> None:
+    """Of 16 layers and the output, stage 9 of 9 gets what lies beyond 8/9 of 17: the output alone."""
+    keys = {"model": "llama3.2-1b", "engine": "llama.cpp", "hardware": "2*h100x8"}
+    assert divided("with output", 16, 9)[-1] == 0
+    with pytest.raises(InputError, match=r"leaves a stage without layers.*nearest valid choice: pipeline_parallel: 8"):
+        resolve(Deployment(pipeline_parallel=9, **keys))
+    assert min(resolve(Deployment(pipeline_parallel=8, **keys)).stage_layers) == 1
+
+
 def test_llama_cpp_and_tensorrt_llm_state_layers_in_their_own_ways() -> None:
     own = serve_arguments(resolve(made(engine="llama.cpp", max_model_len=8192)))
     assert dict(own.flags)["--tensor-split"] == "1,1,1,1"

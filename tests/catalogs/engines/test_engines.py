@@ -150,13 +150,31 @@ def test_engines_without_measurements_say_so_and_use_those_of_vllm(name: str) ->
     from catalogs.deployments.schema import Deployment
 
     engine, vllm = load_engine(name), load_engine("vllm")
-    own = {"sglang": "kernel_launch_s", "trtllm": "api_token_s"}[name]
-    assert replace(engine.host, **{term: getattr(vllm.host, term) for term in (own, "source")}) == vllm.host
+    own = {"sglang": ("kernel_launch_s",), "trtllm": ("api_token_s", "latent_launch_s")}[name]
+    assert replace(engine.host, **{term: getattr(vllm.host, term) for term in (*own, "source")}) == vllm.host
     deployment = Deployment(model="llama3.1-8b", hardware="h100", engine=name)
     (notice,) = resolve(deployment).notices
     assert notice.startswith(f"{name}: its scheduler and defaults are modelled")
     assert notice.endswith("host times are those measured on vLLM")
     assert resolve(deployment.model_copy(update={"engine": "vllm"})).notices == ()
+
+
+def test_the_tensorrt_backend_has_the_build_defaults_of_0_11() -> None:
+    """No norm in the all-reduce, no graphs, no overlap: and no version number in the name, which `trtllm` 1.2 lacks."""
+    from catalogs.deployments.resolve import resolve
+    from catalogs.deployments.schema import Deployment
+    from catalogs.launch.reading.names import engine_of_version
+    from simulator.layers.step import fused_rows
+
+    new, old = (
+        resolve(Deployment(model="llama3.1-8b", hardware="h100x2", tensor_parallel=2, engine=engine))
+        for engine in ("trtllm", "trtllm-tensorrt")
+    )
+    assert fused_rows(new) > 0 == fused_rows(old)
+    assert (old.limits.block_size, old.limits.max_num_seqs, old.limits.max_num_batched_tokens) == (64, 256, 8192)
+    assert (old.engine.async_scheduling, old.engine.graph_capture_sizes, old.engine.max_graph_tokens) == (False, (), 0)
+    assert (old.engine.prefix_caching, old.engine.chunked_prefill) == (False, False)
+    assert [engine_of_version("trtllm", version)[0] for version in ("0.21", "1.2")] == ["trtllm", "trtllm"]
 
 
 def test_tensorrt_llm_streams_ten_tokens_in_one_response() -> None:

@@ -25,3 +25,9 @@ def test_the_retention_of_requests_is_noted(kept: dict[str, int] | None, call: s
     notes = trtllm_arguments(resolve(Deployment.model_validate(keys))).notes
     found = [note.partition(": ")[2] for note in notes if "kv_cache_retention_config" in note]
     assert found == ([] if call is None else [call])
+
+
+def test_each_micro_batch_of_a_pipeline_gets_its_share_of_the_seats() -> None:
+    keys = {"model": "llama3.1-8b", "engine": "trtllm", "hardware": "h100x4", "pipeline_parallel": 4}
+    flags = dict(trtllm_arguments(resolve(Deployment.model_validate(keys | {"max_num_seqs": 256}))).flags)
+    assert (flags["--pp_size"], flags["--max_batch_size"]) == ("4", "64")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from catalogs.models.catalog import load_model
 from catalogs.models.hf_config import load_config, model_from_config
 from catalogs.models.hf_quantization import IgnoreList
 from catalogs.models.hf_reader import merged_reader
-from catalogs.models.layers import Mlp, Moe
+from catalogs.models.layers import LayerGroup, Mlp, Moe
 from catalogs.models.mixers import Attention, LinearAttention, MlaAttention
 from catalogs.models.spec import ModelSpec
 
@@ -359,6 +360,11 @@ def test_every_public_config_is_read(public_data: Path) -> None:
         assert model.kv_bytes_per_token("bf16") > 0
 
 
+def without_skew(group: LayerGroup) -> LayerGroup:
+    """Return the group without the skew of its router, which no config states."""
+    return replace(group, ffn=replace(group.ffn, routing_skew=None)) if isinstance(group.ffn, Moe) else group
+
+
 def test_catalog_entries_equal_their_published_configs(public_data: Path) -> None:
     compared = 0
     for path in public_configs(public_data):
@@ -367,7 +373,7 @@ def test_catalog_entries_equal_their_published_configs(public_data: Path) -> Non
         except InputError:
             continue
         model = load_config(path)
-        assert set(entry.groups) == set(model.groups), path.name
+        assert set(map(without_skew, entry.groups)) == set(model.groups), path.name
         same = ("hidden_size", "vocab_size", "tied_embeddings", "max_position_tokens")
         assert [getattr(entry, k) for k in same] == [getattr(model, k) for k in same], path.name
         if model.formats[0].dtype not in ("bf16", "fp16"):

@@ -235,6 +235,12 @@ def test_dense_and_moe_layers() -> None:
     assert not load_model("llama3.1-70b").is_moe
 
 
+def test_the_skew_of_a_router_is_stated_where_it_is_published() -> None:
+    names = ("mixtral-8x7b", "mixtral-8x22b", "deepseek-v3", "qwen3-235b-a22b")
+    skews = [{g.ffn.routing_skew for g in load_model(n).groups if isinstance(g.ffn, Moe)} for n in names]
+    assert skews == [{0.0}, {None}, {None}, {None}]
+
+
 def test_mixers() -> None:
     kinds = {a: {type(g.mixer) for g in load_model(a).groups} for a in ("deepseek-v3", "glm-5", "qwen3.5-397b-a17b")}
     assert kinds["deepseek-v3"] == {MlaAttention}

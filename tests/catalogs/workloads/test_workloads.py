@@ -62,6 +62,33 @@ def test_same_seed_same_requests_other_seed_other_arrivals(workload: Workload, s
     assert not np.array_equal(first.arrival_s, workload.materialise(seed + 1, n).arrival_s)
 
 
+LOAD_GENERATOR = {
+    "arrivals": {"closed_loop": 4},
+    "input_tokens": {"uniform": {"low": 8, "high": 10}},
+    "output_tokens": 5,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "drawn"),
+    [
+        ({}, True),
+        ({"input_tokens": 100}, True),
+        ({"random_prompts": False}, False),
+        ({"arrivals": {"poisson": {}}}, False),
+        ({"arrivals": {"poisson": {}}, "random_prompts": True}, True),
+        ({"arrivals": {"closed_loop": {"concurrency": 4, "think_time_s": 2.0}}}, False),
+        ({"input_tokens": {"lognormal": {"mean": 100, "cv": 1.0}}}, False),
+        ({"shared_prefix": {"tokens": 4, "groups": 2}}, False),
+    ],
+)
+def test_only_load_generators_send_random_tokens(changes: dict[str, object], drawn: bool) -> None:
+    _, content, _ = parse_workload_file({**LOAD_GENERATOR, **changes}, Path(), "here")
+    assert isinstance(content, SyntheticWorkload)
+    assert content.random_prompts is drawn
+    assert content.draw(0, 3, 1.0).random_prompts is drawn
+
+
 @given(workloads, st.floats(0.01, 1e4), st.floats(0.01, 1e4))
 @settings(max_examples=60, deadline=None)
 def test_another_rate_stretches_arrivals_and_changes_nothing_else(workload: Workload, r1: float, r2: float) -> None:

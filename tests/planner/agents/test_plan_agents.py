@@ -152,6 +152,13 @@ def test_objectives_on_sessions_and_tasks_need_agents_and_are_judged() -> None:
     assert missed.infeasible.binding_constraint.startswith("task.p90 is")
 
 
+def test_placements_without_a_known_price_come_last() -> None:
+    question = request(hardware="l20,h100")
+    words = [group.price for group in priced_choices(question, question.read_workload(), 2)]
+    assert words[0].startswith("$")
+    assert words[-1] == "an unknown price, on 1 accelerator"
+
+
 def test_several_replicas_have_private_and_shared_tiers_and_separate_ones_find_outputs_in_shared_ones() -> None:
     question = request(hardware="h100x2", precisions=("native",), fixed={"kv_dtype": "bf16"})
     (group,) = [g for g in priced_choices(question, question.read_workload(), 4) if len(g.choices) > 1][-1:]

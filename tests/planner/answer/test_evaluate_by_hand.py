@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -14,16 +14,13 @@ from planner.answer.evaluate import (
     BEST,
     MOST_REPLICAS,
     OTHER,
-    QUANTILES,
     EvaluatedPlan,
     PlanEvaluator,
     assumptions,
-    cdf_of,
-    curve_of,
     objective_value,
     pareto,
-    short,
 )
+from planner.answer.plan_figures import QUANTILES, cdf_of, curve_of, short, steady_metrics
 from planner.economics.money import Energy, Money
 from planner.evaluation.capacity import TOLERANCE
 from planner.evaluation.confidence import allowance_for
@@ -101,6 +98,46 @@ def test_a_cluster_that_is_worse_carries_a_little_less(cluster: float) -> None:
     highest = min(toy.rate_per_s(TWO, 0.4 / cluster), 15.0)
     assert highest / 1.05 < found.requests_per_s <= highest
     assert evaluator(KnownPlan(cluster=4.0)).entry(TWO, None, BEST).verdict.met is False
+
+
+@pytest.mark.parametrize("noise", [(), (1.0, 1.0, 1.0, 1.0), (1.04, 0.96, 1.0, 1.0)])
+def test_a_start_that_one_seed_measured_is_confirmed_with_few_runs(noise: tuple[float, ...]) -> None:
+    """A capacity of the search is lowered if all seeds ask for it, and never raised: 8 runs of a curve, 4 or 8 more."""
+    toy = KnownPlan(noise=noise)
+    found = evaluator(toy).entry(TWO, 14.8, BEST, start_is_capacity=True)
+    assert found.met
+    assert found.capacity_requests_per_s is not None
+    assert 14.8 / 1.15 < found.capacity_requests_per_s <= 14.8
+    assert (found.capacity_requests_per_s == 14.8) is (max(noise, default=1.0) == 1.0)
+    assert found.plan.limited_by == "beyond it ttft.p90 is missed"
+    assert len([load for load in toy.loads if not load.whole_cluster]) <= 10
+
+
+def test_a_start_that_is_only_near_the_capacity_is_raised_to_it() -> None:
+    for start_per_s in (9.0, 11.0, 13.0):
+        found = evaluator(KnownPlan()).entry(TWO, start_per_s, BEST)
+        assert found.capacity_requests_per_s is not None
+        assert found.capacity_requests_per_s <= 15.0
+        assert found.capacity_requests_per_s >= min(15.0 / 1.03, start_per_s * 1.15**3 / 1.03)
+
+
+LIGHT_LOADS = [
+    KnownPlan(),
+    KnownPlan(operator_error=0.05),
+    KnownPlan(base_s=0.5),
+    KnownPlan(base_s=0.39, operator_error=0.05),
+    KnownPlan(cluster=1.3),
+    KnownPlan(base_s=0.2, noise=(1.1, 0.9, 1.0, 1.0)),
+    KnownPlan(base_s=0.35, noise=(1.5, 0.6, 1.0, 1.0)),
+]
+
+
+@pytest.mark.parametrize("toy", LIGHT_LOADS)
+def test_a_plan_has_a_capacity_exactly_if_it_is_sure_at_a_light_load(toy: KnownPlan) -> None:
+    plans = evaluator(toy)
+    sure = plans.is_sure(TWO, toy.light_requests_per_s(TWO))
+    assert sure is plans.entry(TWO, None, BEST).met
+    assert sure is (toy.base_s < 0.35)
 
 
 class LaterErrors(KnownPlan):
@@ -185,6 +222,31 @@ def test_a_required_rate_is_the_rate_of_the_plan(rate: float, met: bool) -> None
         assert found.capacity_requests_per_s is not None
         assert found.capacity_requests_per_s >= max(rate, 15 / 1.021)
     assert not [v for v in found.plan.curve if v.met and v.requests_per_s > 15.0]
+
+
+@dataclass
+class LateSeeds(KnownPlan):
+    """One replica under its share falls behind above 12 requests/s with the third seed and later ones."""
+
+    def observe(self, c: Candidate, load: Load) -> Observation:
+        seen = KnownPlan.observe(self, c, load)
+        late = load.seed - self.seed >= 2 and not load.whole_cluster and load.requests_per_s > 12.0
+        return replace(seen, growth_fraction=1.0) if late else seen
+
+
+def test_a_required_rate_gets_the_verdict_of_the_plan_that_recommends_it() -> None:
+    """The walk to the capacity tries other rates with more seeds, which say nothing about the required one."""
+    toy = LateSeeds(operator_error=0.05)
+    rate = 12.5
+    planned = evaluator(toy).entry(TWO, rate, BEST, start_is_capacity=True)
+    assert planned.met
+    assert planned.requests_per_s == rate
+    for start_per_s in (None, 0.7 * rate, rate, 1.1 * rate):
+        again = evaluator(toy, rate).entry(TWO, start_per_s, BEST)
+        assert again.met
+        assert again.capacity_requests_per_s == rate
+        odds, same = ([row.probability_met for row in found.plan.slo] for found in (again, planned))
+        assert odds == pytest.approx(same)
 
 
 @pytest.mark.parametrize("toy", [KnownPlan(cluster=1.05), KnownPlan(operator_error=0.05), KnownPlan(base_s=0.5)])
@@ -325,11 +387,11 @@ def test_power_and_energy_are_means_of_the_runs_that_agree_with_the_plan() -> No
     ]
     runs = [replace(d, metrics=d.metrics | block) for d, block in zip(details, blocks, strict=True)]
     verdict = judge([d.observation for d in runs], SLOS)
-    found = evaluate._steady_metrics(runs, verdict)
+    found = steady_metrics(runs, verdict)
     assert found["power"] == {"gpu_w_mean": 450.0, "cap_w": None, "node_w_mean": 1500.0}
     assert found["energy"] == {"gpu_j": 450.0, "total_j_per_output_token": pytest.approx(1.0, rel=1e-12)}
     without = [runs[0], details[1]]
-    assert evaluate._steady_metrics(without, verdict)["power"] == {"gpu_w_mean": 400.0, "cap_w": 1.0}
+    assert steady_metrics(without, verdict)["power"] == {"gpu_w_mean": 400.0, "cap_w": 1.0}
 
 
 # ---- blocks of the answer

@@ -77,7 +77,7 @@ def test_what_can_be_started_can_be_planned(engine: str, kind: str) -> None:
     )
 
 
-@pytest.mark.parametrize("engine", ["vllm-v0", "triton-trtllm", "transformers", "triton", "vlm"])
+@pytest.mark.parametrize("engine", ["vllm-v0", "trtllm-tensorrt", "triton-trtllm", "transformers", "triton", "vlm"])
 def test_what_cannot_be_started_is_not_planned(engine: str) -> None:
     with pytest.raises(InputError, match="no start command"):
         PlanRequest(model="llama3.1-8b", hardware="h100", slos=parse_slos(["p99=2s"]), engine=engine)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 
-from calibration.accuracy.stated_error import Group, StatedError, fit_group, load_file
+from calibration.accuracy.stated_error import LEVELS, Group, StatedError, fit_group, load_file
 from planner.evaluation.confidence import (
     LatencyCurve,
     Spread,
@@ -111,12 +112,21 @@ def shipped(engine: str) -> StatedError:
     return StatedError(engine, 0.05, {g.metric: g for g in load_file().groups if g.engine == engine})
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def grown_by_waiting() -> StatedError:
+    """An error of the time to first token that is four times as wide where all of it is waiting."""
+    scores = tuple(NormalDist().inv_cdf(level) for level in LEVELS)
+    group = Group(
+        engine="toy", metric="ttft", n=100, centre=0.1, typical=0.1, waiting=0.3, scores=scores, source="toy runs"
+    )
+    return StatedError("toy", 0.05, {"ttft": group, "e2e": runs_off_by("e2e", np.linspace(-0.1, 0.1, 99))})
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "toy"])
 @pytest.mark.parametrize("sure", [0.5, 0.75, 0.9, 0.98])
 def test_no_higher_rate_is_surer(engine: str, sure: float) -> None:
     """One run with the allowance comes closer to the limit with every higher rate: a bisection finds the capacity."""
     full = QueueToy().fluid_requests_per_s(candidate())
-    allowance = allowance_for(sure, shipped(engine))
+    allowance = allowance_for(sure, grown_by_waiting() if engine == "toy" else shipped(engine))
     slo = parse_slo("ttft.p95=1s")
     shares = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9)
     seen = [QueueToy().observe(candidate(), Load(full * share, 4000, 0)) for share in shares]
@@ -127,7 +137,7 @@ def test_no_higher_rate_is_surer(engine: str, sure: float) -> None:
 @pytest.mark.parametrize("stat", ["mean", "p50", "p95"])
 def test_a_queue_makes_the_answer_less_sure(stat: str) -> None:
     """At a higher load the interval is wider, and a limit at the same multiple of the value is less sure."""
-    full, error = QueueToy().fluid_requests_per_s(candidate()), shipped("vllm")
+    full, error = QueueToy().fluid_requests_per_s(candidate()), grown_by_waiting()
     slo = parse_slo(f"ttft.{stat}=1s")
     around = curve(slo)
     assert list(around.waiting) == sorted(around.waiting)
@@ -147,7 +157,7 @@ def test_a_queue_makes_the_answer_less_sure(stat: str) -> None:
 
 def test_the_interval_is_that_of_the_share_of_the_statistic_that_waits() -> None:
     """A flat curve and one seed: the ends are the stated factors at the waiting share of the verdict."""
-    full, error, slo = QueueToy().fluid_requests_per_s(candidate()), shipped("vllm"), parse_slo("ttft.mean=1s")
+    full, error, slo = QueueToy().fluid_requests_per_s(candidate()), grown_by_waiting(), parse_slo("ttft.mean=1s")
     seen = judge([QueueToy().observe(candidate(), Load(0.5 * full, 4000, 0))], [slo])
     share = seen.waiting_share(slo)
     assert 0.25 < share < 0.42  # M/D/1 at half load waits a third of the time
@@ -158,7 +168,7 @@ def test_the_interval_is_that_of_the_share_of_the_statistic_that_waits() -> None
 
 
 def test_one_verdict_has_the_allowance_of_its_waiting_share() -> None:
-    full, error, slo = QueueToy().fluid_requests_per_s(candidate()), shipped("sglang"), parse_slo("ttft.mean=1s")
+    full, error, slo = QueueToy().fluid_requests_per_s(candidate()), grown_by_waiting(), parse_slo("ttft.mean=1s")
     seen = QueueToy().observe(candidate(), Load(0.8 * full, 4000, 0))
     plain, sure = judge([seen], [slo]), judge([seen], [slo], allowance_for(0.9, error))
     factor = float(error.factors("ttft", np.array([0.9]), plain.waiting_share(slo))[0])

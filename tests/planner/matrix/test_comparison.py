@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def table(tmp_path: Path, *lines: str) -> list[MeasuredPoint]:
 
 
 def test_errors_are_those_of_the_planted_table(tmp_path: Path) -> None:
-    line = "h100,1,TensorRT-LLM,llama-2-7b,128,32,{batch},{latency},,,planted"
+    line = "h100,1,vLLM V1,llama-2-7b,128,32,{batch},{latency},,,planted"
     points = table(tmp_path, *(line.format(batch=b, latency=1.0) for b in (1, 4)))
     exact = [predict(point).metrics["duration_s"] for point in points]  # type: ignore[index]
     points = table(
@@ -50,6 +51,18 @@ def test_errors_are_those_of_the_planted_table(tmp_path: Path) -> None:
     assert len({row.key for row in result.rows}) == 8
 
 
+@pytest.mark.parametrize(("published", "engine"), [("vLLM", "vllm-v0"), ("TensorRT-LLM", "trtllm-tensorrt")])
+def test_static_batches_have_the_interval_of_the_engine_of_their_day(
+    tmp_path: Path, published: str, engine: str
+) -> None:
+    (point,) = table(tmp_path, f"h100,1,{published},llama-2-7b,128,32,4,1.0,,,planted")
+    assert point.deployment["engine"] == engine
+    (value,) = compare([point], [predict(point)]).values
+    assert value.low_s is not None
+    assert value.high_s is not None
+    assert value.low_s < value.predicted_s < value.high_s
+
+
 def test_closed_loops_are_read_with_their_layout(tmp_path: Path) -> None:
     path = tmp_path / "loop.csv"
     path.write_text(
@@ -66,6 +79,22 @@ def test_closed_loops_are_read_with_their_layout(tmp_path: Path) -> None:
     assert point.values == {"ttft_s.mean": 0.05, "tpot_s.mean": 0.01}
     found = compare([point], [predict(point)])
     assert {value.metric for value in found.values} == {"ttft_s.mean", "tpot_s.mean"}
+
+
+def test_static_batches_of_2024_run_on_the_engines_of_2024(tmp_path: Path) -> None:
+    points = table(tmp_path, *(f"h100,1,{e},llama-2-7b,128,32,1,1.0,,,x" for e in ("vLLM", "TensorRT-LLM", "HF")))
+    assert [point.deployment["engine"] for point in points] == ["vllm-v0", "trtllm-tensorrt", "transformers-static"]
+
+
+def test_every_step_of_the_tensorrt_backend_waits_for_the_host(tmp_path: Path) -> None:
+    """32 more tokens of 4 sequences cost 32 x (1.2 ms + 4 x 0.01 ms) more than with the overlap scheduler of today."""
+    lines = (f"h100,1,TensorRT-LLM,llama-2-7b,128,{tokens},4,1.0,,,x" for tokens in (32, 64))
+    old = table(tmp_path, *lines)
+    new = [replace(point, deployment={**point.deployment, "engine": "trtllm"}) for point in old]
+    grown = []
+    for short, long in (old, new):
+        grown.append(predict(long).metrics["duration_s"] - predict(short).metrics["duration_s"])  # type: ignore[index]
+    assert grown[0] - grown[1] == pytest.approx(32 * 1.24e-3, rel=0.02)
 
 
 def test_other_tables_are_refused(tmp_path: Path) -> None:

@@ -14,9 +14,12 @@ from calibration.accuracy.measured_run import MeasuredRun
 from calibration.serve.probe import Probe
 from planner.matrix.cells import cells_of
 from planner.matrix.comparison import compare_rows
-from planner.matrix.live import LiveSettings, _measured, drift_notice, measure, requests_of
+from planner.matrix.live import LiveSettings, measure, requests_of
+from planner.matrix.live_rows import drift_notice, measured_row
 from planner.matrix.matrix_file import read_preset
+from planner.matrix.measurements import MeasuredReplay
 from planner.matrix.pools import LocalPool
+from planner.matrix.records import FILE_NAME, RowRecords
 from planner.matrix.row import NO_FIGURE, CellVersions, Verdict
 from planner.matrix.study import MatrixRun, run_matrix
 
@@ -34,7 +37,7 @@ def test_requests_of_a_cell_fit_in_the_engine() -> None:
 def test_a_measured_row_has_the_statistics_of_its_requests() -> None:
     ones, lengths = np.ones(4), np.full(4, 3.0)
     run = MeasuredRun("client", "x", np.arange(4.0), lengths, lengths, ones, ones / 2, 2 * ones, ones[:0], 5.0, 0)
-    row = _measured(CELL, run, CellVersions(product="x", engine="vllm"), 0.0)
+    row = measured_row(CELL, [MeasuredReplay(1, run, 0.0)], CellVersions(product="x", engine="vllm"))
     assert row.statistic("e2e_s", "mean") == 2.0
     assert row.metrics is not None
     assert row.metrics["duration_s"] == 5.0
@@ -76,10 +79,17 @@ def test_every_verdict_without_figures_has_words() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not VLLM, reason="CAPACITY_PLANNER_VLLM_PYTHON does not name the Python of vLLM")
 def test_simulated_means_are_those_of_real_engines(tmp_path: Path) -> None:
+    """Measure the 24 cells, which takes eight minutes on two quiet cores.
+
+    CAPACITY_PLANNER_MATRIX_FOLDER names a folder that keeps what was measured: a run that was interrupted, at any
+    moment, is continued from it, and a whole one is only compared.
+    """
     matrix = read_preset("local")
+    folder = Path(os.environ.get("CAPACITY_PLANNER_MATRIX_FOLDER") or tmp_path)
+    records = RowRecords(folder / FILE_NAME)
     cells = [cell for cell in cells_of(matrix) if LLAMA or cell.engine != "llama.cpp"]
-    live = LiveSettings(tmp_path, 1, Path(VLLM or ""), Path(LLAMA) if LLAMA else None)
-    result = run_matrix(matrix, cells, (), MatrixRun(LocalPool(1)), live)
+    live = LiveSettings(folder / "runs", 1, Path(VLLM or ""), Path(LLAMA) if LLAMA else None)
+    result = run_matrix(matrix, cells, (), MatrixRun(LocalPool(1), records, resume=True), live)
     assert {row.origin for row in result.rows} == {"simulated", "measured"}
     assert not [(row.cell, row.rule) for row in result.rows if row.verdict != "ok"]
     assert result.comparison is not None

@@ -12,7 +12,7 @@ from planner.evaluation.evaluator import Load, Observation, RunSizes
 from planner.problem.candidate import Candidate
 from planner.problem.slo import parse_slos
 from planner.search.candidate_tester import HALF_TIE, TIE, CandidateTester
-from planner.search.objectives import CapacityRace, simplest_tied
+from planner.search.objectives import CapacityRace, LeastLoad, simplest_tied
 from planner.search.search import search
 from planner.search.study import SearchSettings
 from tests.planner.queue_toy import QueueToy, candidate
@@ -68,3 +68,20 @@ def test_of_plans_within_half_of_a_tie_the_simplest_is_recommended() -> None:
 def test_the_recommended_plan_is_at_most_one_tie_worse_than_any_candidate(plans: list[tuple[float, int]]) -> None:
     place, _ = recommended(plans)
     assert plans[place][0] >= (1 - TIE) * max(per_s for per_s, _ in plans)
+
+
+@given(st.lists(st.floats(0.005, 20.0), min_size=1, max_size=6))
+def test_at_the_least_load_candidates_are_only_asked_whether_they_meet_it(capacities: list[float]) -> None:
+    plans = [candidate(max_num_seqs=i + 1) for i in range(len(capacities))]
+    toy = KnownCapacities(capacity_per_s=dict(zip(plans, capacities, strict=True)))
+    tester = CandidateTester(toy, SLOS, RunSizes(10, 20), 0, 0.9, 1.0)
+    race = CapacityRace(tester, lambda _: (0,))
+    least = LeastLoad(tester, race)
+    for c in plans:
+        outcome = least(c, None)
+        assert outcome.feasible is race(c, None).feasible is (capacities[c.max_num_seqs - 1] >= 1.0)
+    toy.loads.clear()
+    assert least.in_order(plans) == race.in_order(plans)
+    for c in plans:
+        least(c, None)
+    assert {load.requests_per_s for _, load in toy.loads} <= {1.0}

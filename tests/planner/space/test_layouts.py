@@ -82,6 +82,26 @@ def test_fixed_keys_leave_the_others_to_choose() -> None:
     assert {c.layout.pipeline_parallel for c in space("llama3.1-8b", "h100x8", ("pipeline_parallel=2",))} == {2}
 
 
+def test_copies_of_experts_are_in_the_layouts_that_send_tokens_to_experts() -> None:
+    fixed = ("redundant_experts=16", "all2all_backend=deepep_low_latency")
+    found = space("deepseek-v3", "h200x8", fixed)
+    assert {c.layout.redundant_experts for c in found} == {16}
+    assert all(c.layout.data_parallel > 1 for c in found)
+    with pytest.raises(InputError, match="send tokens to their experts") as wrong:
+        space("deepseek-v3", "h200x8", fixed[:1])
+    assert wrong.value.nearest == "all2all_backend: deepep_low_latency"
+
+
+def test_layouts_that_copies_do_not_divide_are_left_out() -> None:
+    fixed = ("redundant_experts=8", "all2all_backend=deepep_low_latency")
+    ranks = {c.layout.tensor_parallel * c.layout.data_parallel for c in space("deepseek-v3", "2*h200x8", fixed)}
+    assert 8 in ranks
+    assert 16 not in ranks
+    with pytest.raises(InputError, match="must divide by the") as wrong:
+        space("deepseek-v3", "h200x8", ("redundant_experts=31", fixed[1]))
+    assert wrong.value.nearest == "redundant_experts: 32"
+
+
 def test_step_costs_are_compiled_for_fixed_limits_too() -> None:
     names = CatalogLookup.of("llama3.1-8b", "vllm", "rtx4090")
     assert widest_limits(names, fixed_by(["max_num_seqs=3000", "max_num_batched_tokens=40000"])) == (40000, 3000)

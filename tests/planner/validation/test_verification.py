@@ -73,7 +73,7 @@ Times = list[tuple[float, list[float]]]
 
 def drawn(rate: float = 1.0) -> RequestSet:
     """Other requests of the planned workload."""
-    return load_workload(answer().request.workload).materialise(5, N, prediction().requests_per_s * rate)
+    return load_workload(answer().request.workload).materialise(6, N, prediction().requests_per_s * rate)
 
 
 def sent(n: int = N, slower: float = 1.0, rate: float = 1.0, longer: float = 1.0) -> Times:

@@ -93,9 +93,37 @@ def test_one_stage_is_the_replica_without_a_pipeline() -> None:
 
 
 def test_only_schedulers_that_share_have_several_batches() -> None:
-    for policy in ("sglang", "trtllm", "llama.cpp"):
+    for policy in ("vllm-v0", "sarathi", "llama.cpp"):
         with pytest.raises(InputError, match="allows only one batch in flight"):
             simulate(2, requests([0.0], [4], [2]), policy=policy)
+
+
+def test_a_cut_prompt_of_sglang_moves_on_to_the_next_batch() -> None:
+    # three parts of four tokens, half a step apart: each enters while the part before it is in the second stage
+    work = requests([0.0], [12], [2])
+    sglang = simulate(2, work, max_num_batched_tokens=4, max_num_seqs=4, policy="sglang")
+    assert np.sort(np.concatenate([log.start_s for log in sglang.logs])).tolist() == [0.0, 0.5, 1.0, 2.0]
+    assert (sglang.first_token_s[0], sglang.last_token_s[0]) == (2.0, 3.0)
+    # in TensorRT-LLM a request in flight is in no other batch: its parts are whole steps apart
+    trtllm = simulate(2, work, max_num_batched_tokens=4, max_num_seqs=4, policy="trtllm")
+    assert (trtllm.first_token_s[0], trtllm.last_token_s[0]) == (3.0, 4.0)
+
+
+def test_nothing_else_starts_while_a_prompt_of_sglang_is_cut() -> None:
+    work = requests([0.0, 0.25], [12, 4], [1, 1])
+    done = simulate(2, work, max_num_batched_tokens=4, max_num_seqs=4, policy="sglang")
+    assert done.first_token_s.tolist() == [2.0, 2.5]
+
+
+def test_batches_of_trtllm_reserve_worst_cases_together() -> None:
+    # each request needs 3 blocks in the end, and two of them leave one of 7: the third waits until the first has ended
+    work = requests([0.0, 0.25, 0.25], [4, 4, 4], [8, 8, 8])
+    options = {"policy": "trtllm", "kv_blocks": 7, "max_num_seqs": 8}
+    done = simulate(2, work, **options)
+    assert done.preemptions.sum() == 0
+    assert done.last_token_s[:2].tolist() == [8.0, 8.5]
+    assert done.first_token_s[2] == 9.0
+    assert simulate(2, work, **options | {"kv_blocks": 9}).first_token_s[2] < 3.0
 
 
 @st.composite
@@ -109,10 +137,16 @@ def workloads(draw: st.DrawFn) -> RequestSet:
 
 
 @settings(max_examples=80, deadline=None)
-@given(workloads(), st.integers(1, 4), st.sampled_from([22, 30, 1000]), st.sampled_from([16, 64]))
-def test_laws_hold_in_every_pipeline(work: RequestSet, stages: int, blocks: int, budget: int) -> None:
+@given(
+    workloads(),
+    st.integers(1, 4),
+    st.sampled_from([22, 30, 1000]),
+    st.sampled_from([16, 64]),
+    st.sampled_from(["vllm-v1", "sglang", "trtllm", "trtllm-max-utilization"]),
+)
+def test_laws_hold_in_every_pipeline(work: RequestSet, stages: int, blocks: int, budget: int, policy: str) -> None:
     timer = Linear(base_s=0.25, decode_s=0.125, prompt_token_s=0.0625, context_s=2.0**-10)
-    done = simulate(stages, work, timer, kv_blocks=blocks, max_num_batched_tokens=budget)
+    done = simulate(stages, work, timer, kv_blocks=blocks, max_num_batched_tokens=budget, policy=policy)
     assert done.completed.all()
     assert output_tokens(done) == work.output_tokens.sum()
     starts = np.sort(np.concatenate([log.start_s for log in done.logs]))

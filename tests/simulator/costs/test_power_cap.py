@@ -120,7 +120,7 @@ def shapes() -> list[BatchShape]:
     lone = BatchShape(decodes=1, decode_context_sum=900, decode_context_max=900, logits=1)
     many = BatchShape(decodes=256, decode_context_sum=256 * 900, decode_context_max=2000, logits=256)
     prompt = BatchShape(prefill_tokens=4096, prefill_pairs=4096**2 / 2, prefill_chunks=1, logits=1)
-    return [lone, many, prompt, replace(many, prefill_tokens=2048, prefill_pairs=2048**2 / 2, prefill_chunks=2)]
+    return [lone, many, prompt, many.with_counts(prefill_tokens=2048, prefill_pairs=2048**2 / 2, prefill_chunks=2)]
 
 
 def test_a_lower_limit_takes_longer_where_it_is_felt(board: PowerLimitedBoard) -> None:
@@ -160,7 +160,7 @@ def test_a_run_of_decode_steps_begins_as_its_first_step(board: PowerLimitedBoard
         shape = BatchShape(decodes=n, decode_context_sum=n * mean, decode_context_max=mean + 50, logits=n)
         first, slope, steps = capped.decode_segment(n, n * mean, mean + 50)
         assert first == capped.cycle_s(shape)
-        last = replace(shape, decode_context_sum=n * (mean + steps - 1), decode_context_max=mean + 49 + steps)
+        last = shape.with_counts(decode_context_sum=n * (mean + steps - 1), decode_context_max=mean + 49 + steps)
         assert first + slope * (steps - 1) == pytest.approx(capped.cycle_s(last), rel=1e-9)
 
 

@@ -60,7 +60,7 @@ def shares(draw: st.DrawFn) -> Batch:
 def test_equal_shares_cost_what_an_even_split_does(layout: dict[str, Any], share: Batch) -> None:
     made, price = cost(**layout)
     whole = together([share] * made.layout.data_parallel)
-    assert price.cycle_s(whole) == pytest.approx(price.cycle_s(replace(whole, ranks=())), rel=1e-12)
+    assert price.cycle_s(whole) == pytest.approx(price.cycle_s(whole.with_counts(ranks=())), rel=1e-12)
     if not share.prefill_tokens:
         even = price.decode_segment(whole.decodes, whole.decode_context_sum, whole.decode_context_max)
         first_s, slope_s, steps = price.ranks_segment(whole.ranks)
@@ -87,7 +87,7 @@ def test_a_segment_is_what_its_steps_cost(parts: list[Batch | None]) -> None:
     _, price = cost(host_s=0.011)
     first_s, slope_s, steps = price.ranks_segment(parts)
     for step in {0, 1, steps // 2, steps - 1} & set(range(min(steps, 5000))):
-        grown = [None if part is None else replace(part) for part in parts]
+        grown = [None if part is None else part.with_counts() for part in parts]
         for part in grown:
             if part is not None:
                 part.grow(step)
@@ -116,7 +116,7 @@ def test_one_long_prompt_holds_up_all_ranks_but_only_once() -> None:
         + made.engine.host.step_gap_s
     )
     assert price.ranks_segment([prompt, decodes, decodes, decodes])[0] == pytest.approx(expected, rel=1e-12)
-    balanced = replace(together([prompt, decodes, decodes, decodes]), ranks=())
+    balanced = together([prompt, decodes, decodes, decodes]).with_counts(ranks=())
     assert price.cycle_s(balanced) == pytest.approx(expected, rel=0.02)  # a lone prompt sits on one rank there, too
 
 

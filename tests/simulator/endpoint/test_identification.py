@@ -60,7 +60,7 @@ def found(measurement: EndpointMeasurement, *among: LikelyDeployment) -> Identif
     return identify(measurement, load_model(MODEL), MODEL, among, lambda _: None)
 
 
-L4, H100, B200 = (LikelyDeployment(name, "vllm", 1, None) for name in ("l40s", "h100", "b200"))
+L4, H100, H200, B200 = (LikelyDeployment(name, "vllm", 1, None) for name in ("l40s", "h100", "h200", "b200"))
 
 
 @pytest.mark.parametrize("truth", [L4, H100], ids=lambda c: c.hardware)
@@ -106,8 +106,8 @@ def test_candidates_that_cannot_serve_are_counted_by_reason() -> None:
 
 def test_the_number_of_options_of_hardware_does_not_favour_it() -> None:
     twins = [LikelyDeployment("h100", "vllm", 1, weights) for weights in (None, "fp8", "int4")]
-    alone, together = found(measurement_of(H100), H100, B200), found(measurement_of(H100), *twins, B200)
-    odds = [sum(r.hardware["h100"].values()) / sum(r.hardware["b200"].values()) for r in (alone, together)]
+    alone, together = found(measurement_of(H100), H100, H200), found(measurement_of(H100), *twins, H200)
+    odds = [sum(r.hardware["h100"].values()) / sum(r.hardware["h200"].values()) for r in (alone, together)]
     assert odds[1] <= odds[0] * 1.0001
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,12 +62,13 @@ def url(request: pytest.FixtureRequest, model: Path, tmp_path: Path) -> Iterator
 
 def replayed(requests: RequestSet, target: Endpoint, out: Path) -> MeasuredRun:
     """Return the run of the other client, which some servers disconnect from time to time."""
-    for attempt in range(TRIES):
-        try:
-            return VllmBench(Path(VLLM or ""), new_connections=True).replay(requests, target, out / str(attempt))
-        except IncompleteReplay:
-            if attempt == TRIES - 1:
-                raise
+    with closing(VllmBench(Path(VLLM or ""), new_connections=True)) as client:
+        for attempt in range(TRIES):
+            try:
+                return client.replay(requests, target, out / str(attempt))
+            except IncompleteReplay:
+                if attempt == TRIES - 1:
+                    raise
     raise AssertionError("unreachable")
 
 

@@ -29,6 +29,26 @@ def test_prompts_that_come_together_are_tokenised_one_after_the_other() -> None:
     assert [two.admit(0.0, tokens) for tokens in (8, 4, 2)] == [1.5, 1.0, 1.75]
 
 
+def test_random_tokens_take_the_tokeniser_longer_than_text() -> None:
+    host = host_times(request_s=0.5, request_s_per_input_token=0.125, request_s_per_random_token=0.25)
+    assert RequestIntake(host, 1).admit(0.0, 8) == 1.5
+    assert RequestIntake(host, 1, random_prompts=True).admit(0.0, 8) == 2.5
+    measured = replace(host, measured=True)  # with the prompts of the load client
+    assert RequestIntake(measured, 1, random_prompts=True).admit(0.0, 8) == 1.5
+    unknown = replace(host, request_s_per_random_token=0.0)
+    assert RequestIntake(unknown, 1, random_prompts=True).admit(0.0, 8) == 1.5
+
+
+def test_a_run_tokenises_the_prompts_of_its_workload() -> None:
+    host = host_times(request_s_per_input_token=0.125, request_s_per_random_token=0.25)
+    texts = requests([0.0], [8], [1])
+    first = [
+        run_rules(rules(host=host), Linear(1.0), replace(texts, random_prompts=drawn)).ttft_s[0]
+        for drawn in (False, True)
+    ]
+    assert first[1] - first[0] == pytest.approx(8 * 0.125)
+
+
 def test_a_lone_step_takes_its_work_and_a_crowd_waits_for_it() -> None:
     outlet = TokenStream(host_times(api_step_s=0.5, api_token_s=0.25, api_request_s=1.0), processes=1)
     assert outlet.stream(1.0, 1.0, 1, 2) == 2.0

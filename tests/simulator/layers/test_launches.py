@@ -16,7 +16,7 @@ from simulator.core.batch import BatchShape
 from simulator.costs.compile import compile_step_cost
 from simulator.costs.step_cost import StepCost
 from simulator.layers.shard import Shard
-from simulator.layers.step import StepCalls, step_launches
+from simulator.layers.step import StepCalls, fused_rows, step_launches
 
 FAST_LAUNCH_S = 1e-9
 
@@ -30,6 +30,18 @@ def cost(resolved: ResolvedDeployment, launch_s: float | None = None) -> StepCos
         host = replace(resolved.engine.host, kernel_launch_s=launch_s)
         resolved = replace(resolved, engine=replace(resolved.engine, host=host))
     return compile_step_cost(resolved, load_bundle(resolved.hardware.accelerator))
+
+
+def test_a_launch_time_of_latent_attention_replaces_the_general_one_there_only() -> None:
+    def cycle_s(model: str, **host: float) -> float:
+        resolved = made("trtllm", model=model, hardware="h200x8", tensor_parallel=8)
+        terms = replace(resolved.engine.host, kernel_launch_s=1.0, **host)
+        resolved = replace(resolved, engine=replace(resolved.engine, host=terms))
+        return cost(resolved).cycle_s(prompt(16)) / step_launches(Shard.of(resolved))
+
+    assert cycle_s("deepseek-v3", latent_launch_s=2.0) == pytest.approx(2.0, rel=1e-3)
+    assert cycle_s("deepseek-v3", latent_launch_s=0.0) == pytest.approx(1.0, rel=1e-3)
+    assert cycle_s("llama3.1-70b", latent_launch_s=2.0) == pytest.approx(1.0, rel=1e-3)
 
 
 def prompt(tokens: int) -> BatchShape:
@@ -100,6 +112,13 @@ def test_messages_beyond_the_workspace_are_normalised_by_a_kernel_of_their_own()
     each = float(load_bundle(resolved.hardware.accelerator, engine=resolved.engine).cost(norm).seconds)
     longer = [bounded.cycle_s(decodes(n)) - unbounded.cycle_s(decodes(n)) for n in (960, 1088)]
     assert longer == pytest.approx([0.0, 65 * each], rel=1e-3)
+
+
+def test_a_group_that_no_link_joins_normalises_by_a_kernel_of_its_own() -> None:
+    keys = {"model": "llama3.1-405b", "weight_dtype": "fp8", "tensor_parallel": 16}
+    values = resolve(Deployment(model="llama3.1-405b", hardware="h100x8", tensor_parallel=8)).model.hidden_size
+    inside, across = (fused_rows(made("trtllm", hardware=hw, **keys)) for hw in ("gb200-nvl72x16", "2*h100x8"))
+    assert (inside, across) == (8_000_000 // (2 * values), 0)
 
 
 def test_an_engine_that_fuses_norms_decodes_faster_by_them() -> None:

@@ -100,6 +100,37 @@ def test_output_projection_and_router_stay_in_16_bit() -> None:
     assert named(StepCalls(shard("llama-2-7b", weight_dtype="fp8")).rank(4), "qkv_proj").op.dtype == "fp8"  # type: ignore[union-attr]
 
 
+def test_marlin_computes_mxfp4_experts_in_its_own_multiples() -> None:
+    """On 8 ranks, gpt-oss has 360 columns a rank and 2,880 hidden values; Marlin computes 384 and 3,072."""
+    s = shard("gpt-oss-120b", tp=8, weight_dtype="fp4")
+    plain, marlin = (StepCalls(x).group(4)[0].op for x in (s, replace(s, marlin_experts=True)))
+    assert isinstance(plain, GroupedGemm)
+    assert isinstance(marlin, GroupedGemm)
+    assert (plain.dtype, plain.hidden_size, plain.intermediate_size) == ("mxfp4", 2880, 360)
+    assert (marlin.dtype, marlin.hidden_size, marlin.intermediate_size) == ("int4", 3072, 384)
+    other = replace(shard("qwen3-30b-a3b", weight_dtype="int4"), marlin_experts=True)  # a checkpoint is not padded
+    assert named(StepCalls(other).group(4), "experts").op.hidden_size == 2048  # type: ignore[union-attr]
+
+
+def test_minimax_routes_in_fp32_and_norms_over_all_heads() -> None:
+    one, four = (StepCalls(shard("minimax-m2.5", tp=tp, weight_dtype="fp8")) for tp in (1, 4))
+    assert named(one.rank(4), "router").op.dtype == "fp32"  # type: ignore[union-attr]
+    assert named(one.rank(4), "router_input").op.bytes_per_token == 3072 * 6  # type: ignore[union-attr]
+    assert not [call for call in one.rank(4) if call.name == "qk_norm_all_reduce"]
+    squares = named(four.rank(4), "qk_norm_all_reduce")
+    assert squares.op == Collective("all_reduce", 4 * 8, 4)
+    assert (squares.count, squares.skewed) == (62, False)
+    assert not [call for call in StepCalls(shard("qwen3-30b-a3b", tp=4)).rank(4) if call.name == squares.name]
+
+
+def test_ranks_wait_once_for_the_sums_of_a_layer() -> None:
+    deployed = resolved("minimax-m2.5", "h100x4", tensor_parallel=4)
+    source = load_bundle(deployed.hardware.accelerator)
+    squares = named(StepCalls.of(deployed, source).rank(4), "qk_norm_all_reduce")
+    alone, waiting = (Pricer(source, deployed.hardware, skew_s).price([squares], ()).sum() for skew_s in (0.0, 1e-3))
+    assert alone == waiting > 0.0
+
+
 def test_fp8_is_block_wise_where_the_checkpoint_is() -> None:
     """The checkpoint decides, not its publisher; a model without a checkpoint has one scale per tensor."""
     blocks = shard("qwen3-8b-fp8", weight_dtype="fp8")

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 from calibration.bundles.bundle import load_bundle
+from calibration.operators.operators import GroupedGemm
+from calibration.operators.roofline import padding_s
 from catalogs.deployments.layout import Layout
+from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
+from catalogs.engines.files import load_engine
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.models.catalog import list_models, load_model
 from catalogs.models.layers import Moe
@@ -30,6 +37,27 @@ def test_experts_never_take_less_time_for_more_tokens(name: str) -> None:
                 for line in StepCalls(Shard(model, layout, dtype, "bf16", mxfp8_activations=True)).group(TOKENS):
                     seconds = bundle.cost(line.op).seconds
                     assert (np.diff(seconds) >= -1e-12).all(), (model.name, dtype, layout)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_balanced_experts_never_take_more_time_than_skewed_ones_nor_less_for_more_tokens(engine: str) -> None:
+    bundle = load_bundle(parse_hardware("h200").accelerator, engine=load_engine(engine))
+    for model in MODELS:
+        for layout in (Layout(), Layout(8), Layout(8, 1, 1, True)):
+            calls = StepCalls(Shard(model, layout, model.weight_dtype, "bf16")).group(TOKENS)
+            experts = next(c.op for c in calls if isinstance(c.op, GroupedGemm))
+            times = [bundle.cost(replace(experts, skew=skew)).seconds for skew in (0.0, 0.5, 1.0)]
+            for less, more in pairwise(times):
+                assert (np.diff(less) >= -1e-12).all(), (model.name, layout)
+                assert (less <= more * (1.0 + 0.05)).all(), (model.name, layout)
+            assert (times[0] <= times[2] * (1.0 + 1e-9)).all()
+
+
+def test_the_router_of_a_model_is_that_of_its_experts() -> None:
+    for alias, skew in (("mixtral-8x7b", 0.0), ("deepseek-r1", None), ("qwen3-235b-a22b-fp8", None)):
+        resolved = resolve(Deployment.model_validate({"model": alias, "hardware": "b200x8"}))
+        found = {c.op.skew for c in StepCalls(Shard.of(resolved)).group(64.0) if isinstance(c.op, GroupedGemm)}
+        assert found == {skew}
 
 
 @pytest.mark.parametrize("name", ["h100", "h200", "b200"])
@@ -64,3 +92,28 @@ def test_mixtral_decodes_rise_with_the_batch() -> None:
     steps = [plant.cost.decode_segment(n, 700 * n, 700)[0] for n in (1, 2, 4, 8, 16, 32, 64, 128)]
     assert (np.diff(steps) > 0).all()
     assert steps[3] < 0.95 * steps[4]  # seven of eight experts
+
+
+@pytest.mark.parametrize(
+    ("change", "want"),
+    [
+        ({}, 128),
+        ({"model": "qwen3-235b-a22b", "hardware": "h100x8"}, 0),  # 16-bit experts run in Triton
+        ({"engine": "vllm"}, 0),
+        ({"hardware": "l40s*8", "model": "qwen3-30b-a3b-fp8"}, 0),  # no DeepGEMM for this architecture
+        ({"data_parallel": 4, "all2all_backend": "deepep_high_throughput"}, 0),  # each rank knows its rows
+    ],
+)
+def test_only_block_scaled_experts_of_old_engines_are_padded(change: dict[str, object], want: int) -> None:
+    fields = {"model": "qwen3-235b-a22b-fp8", "hardware": "h100x4", "engine": "vllm-0.11", "expert_parallel": True}
+    fields = {**fields, "tensor_parallel": 1 if "data_parallel" in change else None, **change}
+    resolved = resolve(Deployment.model_validate({k: v for k, v in fields.items() if v is not None}))
+    experts = [c.op for c in StepCalls(Shard.of(resolved)).group(64.0) if isinstance(c.op, GroupedGemm)]
+    assert {op.block_rows for op in experts} == {want}
+
+
+def test_padding_grows_with_the_experts_on_a_card() -> None:
+    unit = parse_hardware("h100").accelerator
+    times = [float(padding_s(GroupedGemm(8.0, 4096, 1536, 128, 8, n, "fp8_block", 128), unit)) for n in (8, 4, 2, 1)]
+    assert np.all(np.diff(times) > 0.0)
+    assert float(padding_s(GroupedGemm(8.0, 4096, 1536, 128, 8, 1, "fp8_block"), unit)) == 0.0

@@ -108,7 +108,8 @@ def test_both_readings_agree_and_the_operators_add_up_to_them() -> None:
     tables = QWEN.cost.tables
     (tower,) = tables.towers
     for encoding in encodings():
-        batch = Batch(64, 2048.0, 1, logits=1, moves=SideTransfers(encoding=encoding))
+        batch = Batch(64, 2048.0, 1, logits=1)
+        batch.moves = SideTransfers(encoding=encoding)
         plain = Batch(64, 2048.0, 1, logits=1)
         with_, without = (
             step_channels(tables, BatchRows.of_shapes([each]))[:, :N_CLASSES].sum() for each in (batch, plain)
@@ -214,7 +215,8 @@ def test_operators_of_audio_and_videos_add_up_to_the_step(model: str, item: Medi
     deployed = compile_deployment(Deployment.model_validate(keys))
     (tower,) = deployed.cost.tables.towers
     encoding = encoding_of(tower.calls.tower.rules.layout(item), 1)
-    batch = Batch(64, 2048.0, 1, logits=1, moves=SideTransfers(encoding=encoding))
+    batch = Batch(64, 2048.0, 1, logits=1)
+    batch.moves = SideTransfers(encoding=encoding)
     priced = sum(
         deployed.cost.tables.pricer.price(tower.operators(term), (1,))[:, :N_CLASSES].sum()
         for term in tower.terms(BatchRows.of_shapes([batch]))

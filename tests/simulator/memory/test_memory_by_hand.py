@@ -135,6 +135,16 @@ def test_data_parallel_ranks_each_have_a_cache() -> None:
     assert plan.kv_blocks == int(plan.kv_bytes / (plan.kv_bytes_per_token * plan.block_size))
 
 
+def test_copies_of_experts_take_the_memory_of_experts() -> None:
+    """Qwen3-30B-A3B over four ranks, 48 layers: 8 copies are two more experts of 3 x 2,048 x 768 weights on each."""
+    keys = {"model": "qwen3-30b-a3b", "hardware": "h100x4", "data_parallel": 4, "expert_parallel": True}
+    few, more = (
+        size_memory(resolve(Deployment(**keys, all2all_backend="deepep_low_latency", redundant_experts=n)))
+        for n in (0, 8)
+    )
+    assert more.weights_bytes - few.weights_bytes == pytest.approx(48 * 2 * 3 * 2048 * 768 * 2, rel=1e-9)
+
+
 def test_a_given_number_of_blocks_replaces_the_bytes_too() -> None:
     plan = size_memory(resolved("llama-3.1-8b", kv_blocks=100, max_model_len=4096))
     assert (plan.kv_blocks, plan.kv_bytes) == (100, 100 * 16 * TOKEN)

@@ -8,12 +8,14 @@ from urllib.request import urlopen
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from calibration.accuracy.measured_run import MeasuredRun
 from calibration.serve.clients import Endpoint
 from calibration.serve.probe import N_LENGTHS
 from calibration.serve.server import Launch, free_port
 from catalogs.deployments.schema import Deployment
+from catalogs.errors import InputError
 from catalogs.workloads.request_set import RequestSet
 from simulator.verify.engines import EngineSubject
 from simulator.verify.measurement import EngineUnderTest, pooled
@@ -46,6 +48,38 @@ class MarkingClient:
         )
 
 
+class LoadedClient(MarkingClient):
+    """A client whose program is a process that stays loaded; it keeps what was done with it."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.done: list[str] = []
+        self.fails = fails
+
+    @property
+    def pids(self) -> frozenset[int]:
+        return frozenset()
+
+    def load(self, target: Endpoint, log: Path) -> None:  # noqa: ARG002
+        self.done.append("load")
+        if self.fails:
+            raise InputError("the client cannot be started", "python")
+
+    def close(self) -> None:
+        self.done.append("close")
+
+
+def test_a_loaded_client_is_closed_however_the_measurement_ends(tmp_path: Path) -> None:
+    deployment = Deployment(model="llama3.1-8b", engine="vllm", hardware="h100x1")
+    subject = EngineSubject(deployment, Endpoint("http://127.0.0.1:9", "m", ""), None)
+    whole, broken = LoadedClient(), LoadedClient(fails=True)
+    with EngineUnderTest(subject, whole, tmp_path / "out", [].append):
+        assert whole.done == ["load"]
+    assert whole.done == ["load", "close"]
+    with pytest.raises(InputError), EngineUnderTest(subject, broken, tmp_path / "out", [].append):
+        pass
+    assert broken.done == ["load", "close"]
+
+
 def marks(log: Path) -> pd.DataFrame:
     """The replays that a log names, one row each."""
     found = [line.split("/?")[1].split(" ")[0] for line in log.read_text().splitlines() if "/?" in line]
@@ -76,7 +110,7 @@ def test_a_later_probe_reads_none_of_the_steps_before_it(tmp_path: Path) -> None
         engine.replay([trial, trial], 1)
         engine.replay([trial], 1)
         second = engine.probe(64, 2)
-    names = ["warm-up", "lone", "bursts"]
+    names = ["warm-up", "lone", "bursts", "further-bursts"]
     assert first.log is not None
     assert second.log is not None
     assert first.log.mark.tolist() == second.log.mark.tolist() == names

@@ -32,7 +32,7 @@ export function grouped(x, decimals = 0) {
 
 /** Return a number with three digits, or in whole units from 1,000. */
 export function digits(x) {
-  return x >= 1000 ? grouped(x) : short(x);
+  return x >= 999.5 ? grouped(x) : short(x);
 }
 
 /** Return seconds with three digits and a suitable unit, hours for 10800; "unbounded" for null. */
@@ -98,6 +98,6 @@ export function duration(x) {
     ["h", 3600],
     ["min", 60],
   ])
-    if (x >= size) return `${short(x / size)} ${unit}`;
-  return `${short(x)} s`;
+    if (x >= size) return `${digits(x / size)} ${unit}`;
+  return `${digits(x)} s`;
 }

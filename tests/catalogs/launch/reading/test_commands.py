@@ -50,11 +50,30 @@ LINES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "h200x8",
         {"data_parallel": 8, "expert_parallel": True, "all2all_backend": "deepep_high_throughput"},
     ),
+    "copies": (
+        f"vllm serve {R1} -dp 8 -ep --all2all-backend deepep_high_throughput --enable-eplb "
+        """--eplb-config '{"num_redundant_experts": 32, "window_size": 1000}'""",
+        "h200x8",
+        {"data_parallel": 8, "expert_parallel": True, "all2all_backend": "deepep_high_throughput",
+         "redundant_experts": 32},
+    ),
+    "copies-sglang": (
+        f"python -m sglang.launch_server --model-path {R1} --tp 8 --dp 8 --enable-dp-attention "
+        "--moe-a2a-backend deepep --enable-eplb --ep-num-redundant-experts 16",
+        "h200x8",
+        {"data_parallel": 8, "tensor_parallel": 1, "expert_parallel": True, "all2all_backend": "deepep_auto",
+         "redundant_experts": 16},
+    ),
     "gpt-oss": (
         f"VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1 vllm serve {OSS} --kv-cache-dtype fp8 --async-scheduling "
         "--max-cudagraph-capture-size 2048 --no-enable-prefix-caching --stream-interval 20",
         "b200x1",
         {"activation_dtype": "mxfp8", "kv_dtype": "fp8", "async_scheduling": True, "max_cudagraph_capture_size": 2048},
+    ),
+    "experts by a variable": (
+        f"VLLM_MXFP4_USE_MARLIN=1 vllm serve {OSS} --max-cudagraph-capture-size 2048",
+        "h200x1",
+        {"moe_backend": "marlin", "max_cudagraph_capture_size": 2048},
     ),
     "passes": (
         f"""vllm serve {OSS} -tp 2 --compilation_config '{{"pass_config": {{"fuse_allreduce_rms": true}},
@@ -207,6 +226,29 @@ def test_kernels_that_deployments_cannot_name_are_left_out(program: str, flag: s
     found = read(f"{program} Qwen/Qwen3-30B-A3B {flag}")
     assert key not in found.keys
     assert "not simulated" in kinds(found, flag)
+
+
+@pytest.mark.parametrize(
+    ("flags", "flag", "kind"),
+    [
+        ("--all2all-backend deepep_low_latency --enable-eplb", "--enable-eplb", "not simulated"),
+        ("""--all2all-backend deepep_low_latency --eplb-config '{"num_redundant_experts": 8}'""", "--eplb-config",
+         "not simulated"),
+        ("""--enable-eplb --eplb-config '{"num_redundant_experts": 8}'""", "--enable-eplb with 8 copies",
+         "not simulated"),
+    ],
+)  # fmt: skip
+def test_copies_of_experts_need_a_balancer_and_an_exchange_that_sends_to_experts(
+    flags: str, flag: str, kind: str
+) -> None:
+    found = read(f"vllm serve {R1} -dp 8 -ep {flags}", "h200x8")
+    assert "redundant_experts" not in found.keys
+    assert kind in kinds(found, flag)
+
+
+def test_a_configuration_that_is_no_mapping_is_refused() -> None:
+    with pytest.raises(InputError, match="--eplb-config needs a JSON mapping: got '5'"):
+        read(f"vllm serve {R1} -dp 8 -ep --enable-eplb --eplb-config 5", "h200x8")
 
 
 def test_a_file_after_an_equals_sign_is_ignored_as_vllm_does() -> None:

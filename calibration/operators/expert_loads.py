@@ -1,0 +1,118 @@
+"""How unevenly tokens load experts, as an expectation over draws: of a model's router, and of the public tables' rows.
+
+The measure is the imbalance. Where ranks share the experts, it is the load of the busiest rank over the mean, less one,
+since the others wait for it. On a single rank it is the coefficient of variation of the experts' loads, since kernels
+compute whole tiles of each expert. Perfectly even loads have an imbalance of zero.
+
+A router is described by the skew s of its experts' popularity: the i-th most popular expert is chosen in proportion to
+i ** -s (Zipf), at most once for each token. A skew of zero is a balanced router: every choice is equally likely, and
+its loads are still uneven because they are drawn.
+
+A row of the public tables labelled `power_law_1.01` was timed on one draw that is not published. The collector's law is
+(aiconfigurator, collector/helper.py, `power_law_logits_v3`): loads in proportion to draws from a power law of that
+exponent between 1 and 0.8 times the tokens (0.01 and 2 where there are fewer choices than experts), each at most the
+number of tokens, and the rank with the most is the timed one. The row stands for the mean of that law.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from catalogs.arrays import FloatArray
+
+#: Exponent of the tables' milder power law, which rows of experts carry (calibration/importers/expert_routing.py).
+TABLE_EXPONENT: Final = 1.01
+
+#: Draws of an expectation, from one fixed seed; their standard error of the imbalance is below a tenth.
+DRAWS: Final = 64
+SEED: Final = 1
+
+#: Tokens at which expectations are drawn; between them the imbalance is interpolated on logarithmic axes.
+NODES: Final = 2.0 ** np.arange(0, 15)
+
+#: The largest share of the tables' imbalance that is priced; larger ones would be far from what was timed.
+MOST: Final = 1.5
+
+
+def imbalance_share(tokens: FloatArray, sizes: tuple[int, int, int], skew: float) -> FloatArray:
+    """Return the imbalance under a router over that of the tables' power law, at most MOST, in the shape of `tokens`.
+
+    `sizes` are the experts, the experts per token and the ranks. A skewed router never has less than a balanced one.
+    """
+    shares = np.maximum(_shares(sizes, skew), _shares(sizes, 0.0))
+    found = np.interp(np.log(np.maximum(tokens, 1.0)), np.log(NODES), shares)
+    return np.asarray(found, dtype=np.float64)
+
+
+@lru_cache(maxsize=256)
+def _shares(sizes: tuple[int, int, int], skew: float) -> npt.NDArray[np.float64]:
+    n_experts, top, ranks = sizes
+    found = []
+    for tokens in NODES.astype(int):
+        rng = np.random.default_rng(SEED)
+        router = imbalance(router_loads(int(tokens), (n_experts, top), skew, rng), ranks)
+        table = imbalance(table_loads(int(tokens), (n_experts, top), rng), ranks)
+        found.append(min(router / table, MOST) if table > 0.0 else 1.0)
+    return np.array(found)
+
+
+def imbalance(loads: npt.NDArray[np.float64], ranks: int) -> float:
+    """Return the mean imbalance of draws of loads, shape (draws, experts), with consecutive experts on a rank."""
+    mean = loads.mean(axis=1)
+    if ranks == 1:
+        return float((loads.std(axis=1) / mean).mean())
+    by_rank = loads.reshape(len(loads), ranks, -1).mean(axis=2)
+    return float((by_rank.max(axis=1) / mean).mean()) - 1.0
+
+
+def router_loads(tokens: int, sizes: tuple[int, int], skew: float, rng: np.random.Generator) -> npt.NDArray[np.float64]:
+    """Return draws of the rows of each expert under a router, shape (DRAWS, experts); popularity is in random order.
+
+    `sizes` are the experts and the experts per token.
+    """
+    n_experts, top = sizes
+    popular = capped(np.arange(1, n_experts + 1, dtype=np.float64) ** -skew, top)
+    order = rng.permuted(np.tile(popular, (DRAWS, 1)), axis=1)
+    return rng.binomial(tokens, order).astype(np.float64) + 1e-9
+
+
+def table_loads(tokens: int, sizes: tuple[int, int], rng: np.random.Generator) -> npt.NDArray[np.float64]:
+    """Return draws of the rows of each expert under the tables' milder power law, shape (DRAWS, experts)."""
+    n_experts, top = sizes
+    drawn = table_law(rng.random((DRAWS, n_experts)), tokens, sizes)
+    return tokens * np.array([capped(row, top) for row in drawn])
+
+
+def table_law(quantiles: npt.NDArray[np.float64], tokens: int, sizes: tuple[int, int]) -> npt.NDArray[np.float64]:
+    """Return the tables' milder power law at quantiles in 0..1, in their shape: loads up to a common factor.
+
+    `sizes` are the experts and the experts per token.
+    """
+    n_experts, top = sizes
+    low, high = (1.0, 0.8 * tokens) if tokens * top > n_experts else (0.01, 2.0)
+    power = 1.0 - TABLE_EXPONENT
+    drawn: npt.NDArray[np.float64] = ((high**power - low**power) * quantiles + low**power) ** (1.0 / power)
+    return drawn
+
+
+def capped(weights: npt.NDArray[np.float64], top: int) -> npt.NDArray[np.float64]:
+    """Return the chance of each expert to be among the `top` of a token, in proportion to weights and at most one.
+
+    Both have the shape (experts,). The chances sum to `top`; what experts at one cannot take goes to the others.
+    """
+    chances = np.zeros_like(weights)
+    free = np.ones(len(weights), dtype=bool)
+    while True:
+        left = top - float(len(weights) - free.sum())
+        chances[free] = weights[free] / weights[free].sum() * left
+        over = free & (chances >= 1.0)
+        if not over.any():
+            return chances
+        chances[over] = 1.0
+        free &= ~over
+        if not free.any():
+            return chances

@@ -1,0 +1,47 @@
+"""Products that no table has: fp32 on an accelerator whose bf16 products are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from calibration.families.gemm import VECTOR_EFFICIENCY, GemmModel
+from calibration.operators.operators import Gemm
+from calibration.operators.roofline import roofline_s
+from catalogs.hardware.catalog import parse_hardware
+
+H100 = parse_hardware("h100").accelerator
+SIZES = (256, 1024, 4096, 8192)
+ROWS = (1, 16, 256, 4096, 8192)
+LATENCY_S = 4e-6
+
+
+def bf16_model() -> GemmModel:
+    """A model of bf16 products that take their roofline and a latency that no size changes."""
+    shapes = [(m, n, k) for m in ROWS for n in SIZES for k in SIZES]
+    m, n, k = (np.array(column, dtype=np.float64) for column in zip(*shapes, strict=True))
+    seconds = roofline_s(Gemm(m, n, k, "bf16"), H100) + LATENCY_S
+    return GemmModel.fit(pd.DataFrame({"dtype": "bf16", "m": m, "n": n, "k": k, "seconds": seconds}), H100)
+
+
+@pytest.mark.parametrize("rows", [1.0, 16.0, 256.0, 4096.0, 8192.0])
+def test_fp32_products_start_like_bf16_ones_and_run_on_vector_units(rows: float) -> None:
+    """The latency counts once, however much slower the arithmetic is."""
+    model = bf16_model()
+    narrow, wide = Gemm(rows, 256.0, 4096.0, "bf16"), Gemm(rows, 256.0, 4096.0, "fp32")
+    seconds = float(model.cost(wide, H100)[0])
+    further = float(roofline_s(wide, H100) - roofline_s(narrow, H100)) / VECTOR_EFFICIENCY
+    assert seconds == pytest.approx(float(model.cost(narrow, H100)[0]) + further)
+    assert seconds == pytest.approx(float(roofline_s(narrow, H100)) + LATENCY_S + further, rel=0.05)
+
+
+def test_an_fp32_product_is_an_estimate_that_never_beats_its_roofline() -> None:
+    model, rows = bf16_model(), np.geomspace(1.0, 16_384.0, 29)
+    wide = Gemm(rows, 256.0, 3072.0, "fp32")
+    seconds, origin = model.cost(wide, H100)
+    assert (seconds >= roofline_s(wide, H100)).all()
+    assert (seconds >= model.cost(Gemm(rows, 256.0, 3072.0, "bf16"), H100)[0]).all()
+    assert (origin == 2.0).all()
+    assert model.notice(wide, H100) == "gemm in fp32: not measured, bf16 latency and the fp32 peak"
+    assert model.notice(Gemm(rows, 256.0, 3072.0, "bf16"), H100) is None

@@ -1,0 +1,98 @@
+"""Prompts of models with sparse attention: expanded up to the tokens that an indexer selects, absorbed beyond them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pytest
+
+from calibration.operators.operators import MlaModule
+from catalogs.arrays import FloatArray
+from catalogs.deployments.layout import Layout
+from catalogs.models.catalog import load_model
+from catalogs.models.layers import LayerGroup
+from catalogs.models.mixers import MlaAttention
+from simulator.analysis.operators import operator_rows
+from simulator.costs.pricing import N_CLASSES, Pricer
+from simulator.layers.operator_call import OperatorCall
+from simulator.layers.shard import Shard
+from simulator.layers.step import StepCalls, step_launches
+from tests.simulator.plants import ToySource, resolved
+
+SELECTED: Final = 2048  # tokens for each query of GLM-5
+
+
+def calls(each: object, prior: object = 0.0, chunks: object = 1.0, model: str = "glm-5") -> list[OperatorCall]:
+    """The attention blocks of prompts on one of eight tensor ranks."""
+    step = StepCalls(Shard(load_model(model), Layout(8), "bf16", "bf16"))
+    found = step.prefill(chunks, each, prior)  # type: ignore[arg-type]
+    return [call for call in found if call.name == "mla_prefill"]
+
+
+def block(each: float, prior: float = 0.0, chunks: float = 1.0) -> MlaModule:
+    """The block of one of GLM-5's layers; its groups of layers run the same."""
+    first, *others = [call.op for call in calls(each, prior, chunks)]
+    assert isinstance(first, MlaModule)
+    assert all(op == first for op in others)
+    return first
+
+
+def pricer() -> Pricer:
+    hardware = resolved("glm-5", "h200x8", tensor_parallel=8, weight_dtype="fp8").hardware
+    return Pricer(ToySource(hardware.accelerator), hardware)
+
+
+def seconds(found: list[OperatorCall], shape: tuple[int, ...]) -> FloatArray:
+    total: FloatArray = pricer().price(found, shape)[..., :N_CLASSES].sum(axis=-1)
+    return total
+
+
+def test_a_prompt_beyond_the_selection_runs_as_sequences_that_decode() -> None:
+    """The first 2,048 tokens read half of them on average, the next one 2,048; so do six in 3 chunks after 4,000."""
+    whole, later = block(SELECTED + 1), block(2, 4000, chunks=3)
+    assert (whole.stage, float(whole.sequences)) == ("decode", SELECTED + 1)
+    assert float(whole.context_tokens) == SELECTED**2 / 2 + SELECTED
+    assert (later.stage, float(later.sequences), float(later.context_tokens)) == ("decode", 6, 6 * SELECTED)
+
+
+@pytest.mark.parametrize(("each", "prior"), [(SELECTED, 0), (48, 2000), (1, 0)])
+def test_a_prompt_within_the_selection_keeps_the_dense_form(each: float, prior: float) -> None:
+    assert block(each, prior).stage == "prefill"
+
+
+def test_a_model_without_an_indexer_is_dense_at_any_length() -> None:
+    assert {call.op.stage for call in calls(100_000.0, model="deepseek-v3") if isinstance(call.op, MlaModule)} == {
+        "prefill"
+    }
+
+
+def test_every_entry_of_an_array_takes_the_time_that_it_takes_alone() -> None:
+    each, prior = np.array([[1.0], [2000.0], [SELECTED + 1.0]]), np.array([[0.0, 48.0, 49.0, 9000.0]])
+    found = seconds(calls(each, prior), (3, 4))
+    alone = [[float(seconds(calls(q, x), ())) for x in prior[0]] for q in each[:, 0]]
+    assert found == pytest.approx(np.array(alone))
+
+
+def test_analyses_count_the_work_of_the_form_that_runs() -> None:
+    each = np.array([1000.0, 4000.0])
+    both = operator_rows(calls(each), pricer(), np.ones(2))
+    alone = [row for q in each for row in operator_rows(calls(q), pricer())]
+    for name in ("flops", "bytes", "seconds", "roofline_s", "count"):
+        assert sum(getattr(r, name) for r in both) == pytest.approx(sum(getattr(r, name) for r in alone))
+
+
+def test_the_selection_leaves_the_number_of_launches() -> None:
+    """78 blocks of the same kernels as DeepSeek's, whatever the length of the prompt that counts them."""
+    shard = Shard(load_model("glm-5"), Layout(8), "bf16", "bf16")
+    blocks = [group for group in shard.model.groups if isinstance(group, LayerGroup)]
+    assert all(isinstance(group.mixer, MlaAttention) for group in blocks)
+    assert step_launches(shard) == step_launches(shard, encodes=False)
+
+
+@pytest.mark.parametrize(("hardware", "multiplied"), [("h200x8", "bf16"), ("b200x8", "fp8")])
+def test_kernels_before_blackwell_convert_an_8_bit_cache(hardware: str, multiplied: str) -> None:
+    deployment = resolved("glm-5", hardware, tensor_parallel=8, weight_dtype="fp8", kv_dtype="fp8")
+    found = StepCalls(Shard.of(deployment)).prefill(1.0, 4000.0, 0.0)
+    blocks = [call.op for call in found if isinstance(call.op, MlaModule)]
+    assert {block.kv_dtype for block in blocks} == {multiplied}
