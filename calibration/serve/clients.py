@@ -133,7 +133,7 @@ class ResidentClient(Protocol):
         """Start to load the program, so that it is ready when the server is."""
 
     def close(self) -> None:
-        """End the program."""
+        """End the client's program, if it is still loaded."""
 
 
 @dataclass(slots=True)

@@ -123,7 +123,7 @@ class BatchShape:
         return type(self) is type(other) and isinstance(other, BatchShape) and self.counts() == other.counts()
 
     def counts(self) -> tuple[object, ...]:
-        """Return all counts."""
+        """Return all counts in one order, by which shapes are compared."""
         prompts = (self.prefill_tokens, self.prefill_pairs, self.prefill_chunks)
         decodes = (self.decodes, self.decode_context_sum, self.decode_context_max, self.queries, self.accepted)
         return (*prompts, *decodes, self.logits, self.passes, self.ranks)

@@ -441,7 +441,7 @@ class NewTokenRatio:
 
     @property
     def value(self) -> float:
-        """Return the share now."""
+        """Return the share after the decode steps counted so far."""
         return max(self._start - DECAY * self._steps, MIN_RATIO) if self._steps else self._start
 
     def set(self, value: float) -> None:
@@ -449,7 +449,7 @@ class NewTokenRatio:
         self._start, self._steps = value, 0
 
     def decay(self, steps: int) -> None:
-        """Count `steps` decode steps."""
+        """Let the share fall by `steps` decode steps."""
         self._steps += steps
 
 
