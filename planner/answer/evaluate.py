@@ -17,6 +17,7 @@ import numpy as np
 from calibration.accuracy.stated_error import StatedError
 from planner.answer.plan_figures import cdf_of, curve_of, few_requests, mean_of, n_conditioned, steady_metrics
 from planner.answer.plan_schema import (
+    QUEUE,
     CalibrationBlock,
     CheckpointBlock,
     Memory,
@@ -322,11 +323,11 @@ class PlanEvaluator:
         return start_per_s if effort.capacity == 1 else walk_to_capacity(probe, start_per_s, _WALK_STEPS)
 
     def _missed(self, verdict: Verdict, bars: Sequence[Confidence]) -> str:
-        """Return what a rate lacks at which the plan is not sure."""
+        """Return what limits a plan that is not sure at a rate: its least certain objective, or QUEUE."""
         if not verdict.stable:
-            return _beyond(None)
+            return QUEUE
         least = min(range(len(bars)), key=lambda i: bars[i].probability_met)
-        return _beyond(self.tester.slos[least].name)
+        return self.tester.slos[least].name
 
     def _plan(
         self,
@@ -386,26 +387,21 @@ class PlanEvaluator:
             spread = Spread.of(at.verdict.observations, slo, at.error)
             found = sure_rate_per_s(curve, slo, highest_per_s, spread, self.tester.confidence)
             if found is None:
-                return None, _beyond(slo.name)
+                return None, slo.name
             rates[slo.name] = found
         if not rates:
             return None, None
         least = min(rates, key=rates.__getitem__)
-        return rates[least], _beyond(least) if rates[least] < highest_per_s else None
+        return rates[least], least if rates[least] < highest_per_s else None
 
 
 def _limit(capacity: float, probes: Sequence[Verdict]) -> str | None:
-    """Return what limits the rate just above the capacity, or None if no higher rate was simulated."""
+    """Return the objective missed just above the capacity, or QUEUE; None if no higher rate was simulated."""
     beyond = [v for v in probes if v.requests_per_s > capacity * (1 + TOLERANCE / 4) and not v.met]
     if not beyond:
         return None
     first = min(beyond, key=lambda v: v.requests_per_s)
-    return _beyond(first.worst.name if first.value_ratio > 1 else None)
-
-
-def _beyond(missed: str | None) -> str:
-    """Return what limits a capacity in words: the objective that is missed beyond it, or, if None, the queue."""
-    return "beyond it the queue grows" if missed is None else f"beyond it {missed} is missed"
+    return first.worst.name if first.value_ratio > 1 else QUEUE
 
 
 def assumptions(request: PlanRequest, lengths: str) -> list[str]:

@@ -206,7 +206,7 @@ def _breaks(changed: Plan) -> Iterator[str]:
     if capacity is None:
         yield "no rate meets every objective"
     elif capacity < rate:
-        limit = f" ({changed.limited_by})" if changed.limited_by else ""
+        limit = f" ({changed.limit_words})" if changed.limit_words else ""
         yield f"it carries {digits(capacity)} requests/s, not {digits(rate)}{limit}"
     if changed.survival is not None and not changed.survival.met:
         yield f"an objective is missed with {counted(changed.survival.replicas_left, 'remaining replica')}"

@@ -79,7 +79,7 @@ def test_the_capacity_is_the_highest_rate_that_meets_the_objectives(
     row = found.plan.slo[0]
     assert (row.ci_low_s, row.ci_high_s, row.value_at_confidence_s) == pytest.approx((row.value_s,) * 3)
     higher_rates = effort is BEST or start_per_s is None
-    assert found.plan.limited_by == ("beyond it ttft.p90 is missed" if higher_rates else None)
+    assert found.plan.limited_by == ("ttft.p90" if higher_rates else None)
 
 
 def test_a_light_load_that_misses_leaves_no_capacity() -> None:
@@ -109,7 +109,8 @@ def test_a_start_that_one_seed_measured_is_confirmed_with_few_runs(noise: tuple[
     assert found.capacity_requests_per_s is not None
     assert 14.8 / 1.15 < found.capacity_requests_per_s <= 14.8
     assert (found.capacity_requests_per_s == 14.8) is (max(noise, default=1.0) == 1.0)
-    assert found.plan.limited_by == "beyond it ttft.p90 is missed"
+    assert found.plan.limited_by == "ttft.p90"
+    assert found.plan.limit_words == "beyond it ttft.p90 is missed"
     assert len([load for load in toy.loads if not load.whole_cluster]) <= 10
 
 
@@ -374,7 +375,8 @@ def test_what_ends_the_capacity_is_named() -> None:
     slos = parse_slos(["ttft.p90=50s"])
     asked = evaluator(KnownPlan())
     asked = replace(asked, tester=replace(asked.tester, slos=slos))
-    assert asked.entry(TWO, None, OTHER).plan.limited_by == "beyond it the queue grows"
+    plan = asked.entry(TWO, None, OTHER).plan
+    assert (plan.limited_by, plan.limit_words) == ("queue", "beyond it the queue grows")
 
 
 def test_power_and_energy_are_means_of_the_runs_that_agree_with_the_plan() -> None:
