@@ -139,7 +139,8 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
     encoder_decoders.check_tensor_parallel(names.model, names.engine, deployment.tensor_parallel)
     encoder_decoders.check_prefix_caching(names.model, deployment.prefix_caching)
     settings = EngineSettings.of(deployment)
-    names = replace(names, engine=settings.applied(names.engine, names.model, names.hardware.accelerator))
+    unset = names.engine
+    names = replace(names, engine=settings.applied(unset, names.model, names.hardware.accelerator))
     if names.engine.modelopt_checkpoints:
         names = replace(names, model=names.model.with_modelopt_checkpoints())
     requested = FeatureContext(deployment, names.model, names.engine)
@@ -150,7 +151,7 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
     own = encoder_decoders.notices(names.model, names.engine) + names.model.notices + names.hardware.notices
     own += speculation.notices if speculation else ()
     weight_dtype, weight_notices = _weight_dtype(deployment.weight_dtype, names)
-    set_notices = settings.notices(names.model.weight_format(weight_dtype))
+    set_notices = settings.notices(names.model.weight_format(weight_dtype), unset, names.hardware.accelerator)
     kv_dtype, kv_notices = _kv_dtype(deployment.kv_dtype, weight_dtype, names)
     replicas, layout, layout_notices = parallelism.resolve_layout(deployment, names.model, names.hardware)
     scaling = _scaling(deployment, replicas, names)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
 
 from calibration.operators.operators import Gemm, Matmul, Num
+from catalogs.deployments.engine_settings import padded_expert_rows
 from catalogs.deployments.layout import ALLGATHER_REDUCESCATTER, Layout
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.hardware.specs import Accelerator
 from catalogs.models.mixers import Part
 from catalogs.models.spec import ModelSpec
-
-#: Cards of Hopper and Blackwell with HBM have at least this bandwidth, in bytes per second. DeepGEMM runs on them, and
-#: not on RTX boards and GB10, whose Blackwell is another one (sm_120, sm_121).
-HBM_RATE: Final = 2e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +53,7 @@ class Shard:
             unit.kind == "cpu" and not engine.packs_weights,
             unit,
             resolved.stage_layers,
-            engine.expert_block_rows.get(unit.architecture, 0) if unit.memory_bandwidth_bytes_per_s >= HBM_RATE else 0,
+            padded_expert_rows(engine, unit),
         )
 
     @property
@@ -165,7 +161,7 @@ class Shard:
         name = stored.part_dtype(part).replace("fp16", "bf16")  # equally fast, and the type that the tables hold
         if stored.has_mxfp4(part):
             return "mxfp4_mxfp8" if self.mxfp8_activations else "mxfp4"
-        return "fp8_block" if name == "fp8" and stored.block_size else name
+        return "fp8_block" if stored.has_scale_blocks(part) else name
 
     def product(self, m: Num, n: int, k: int, dtype: str) -> Gemm | Matmul:
         """Return the product of `m` tokens with n x k weights, as the engine runs it."""
