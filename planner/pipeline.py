@@ -45,7 +45,7 @@ from planner.answer.evaluate import (
     prices_of,
 )
 from planner.answer.hardware_ranking import HardwareRanking, RankedHardware
-from planner.answer.refusal import Refuser
+from planner.answer.refusal import CLOSEST, Refuser, least_missed
 from planner.answer.schema import SCHEMA_VERSION, Answer, Refusal, Reproduce, SearchSummary
 from planner.evaluation.evaluator import Evaluator, apply_bounds
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
@@ -100,7 +100,9 @@ def make_plan(
     if result.interrupted and not entries:
         raise KeyboardInterrupt
     ranked = RankedHardware()
-    if not is_one(request.hardware) and not result.interrupted:
+    if is_one(request.hardware) and not result.interrupted:
+        entries = entries or _closest_that_holds(plan_evaluator, result)
+    elif not result.interrupted:
         ranked = _ranked(request, plan_evaluator, space, result, entries)
         entries = (
             _with_another_kind(entries, ranked.plans) if entries else _with_all_seeds(plan_evaluator, ranked.plans)
@@ -211,6 +213,22 @@ def _with_all_seeds(plan_evaluator: PlanEvaluator, by_kind: Sequence[EvaluatedPl
         if holds(first):
             return [first, *by_kind[i + 1 :][:N_ALTERNATIVES]]
     return []
+
+
+def _closest_that_holds(plan_evaluator: PlanEvaluator, result: SearchResult) -> list[EvaluatedPlan]:
+    """Return the plan closest to the request if it meets the request with all seeds; empty if it does not.
+
+    The search measures with one seed and short runs. Its no must not stand beside a plan that meets every objective.
+    """
+    if not result.outcomes:
+        return []
+    candidate = least_missed(result.outcomes, plan_evaluator.evaluator.fluid_requests_per_s)
+    found: list[EvaluatedPlan] = []
+    for effort in (CLOSEST, BEST):
+        found = [plan_evaluator.entry(candidate, None, effort)]
+        if not holds(found[0]):
+            return []
+    return found
 
 
 def _method(result: SearchResult, n_left: int) -> str:
