@@ -24,8 +24,6 @@ from simulator.analysis.metrics import summarise
 from simulator.cluster.compiled import compile_deployment
 from simulator.cluster.simulate import simulate
 
-pytestmark = pytest.mark.usefixtures("short_runs")
-
 TIGHT = "ttft.p90=50ms"
 
 

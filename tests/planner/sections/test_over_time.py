@@ -24,8 +24,6 @@ from planner.studies.rerun import without_load
 from tests.planner.screen_intervals import unlabelled_intervals
 from tests.planner.seats_toy import COLD_S, seats_requests, seats_serve
 
-pytestmark = pytest.mark.usefixtures("short_runs")
-
 HOUR_S = 3600.0
 SLOS = parse_slos(["ttft.p90=3s"])
 ERROR = StatedError("none", 0.01, {})

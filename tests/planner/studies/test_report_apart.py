@@ -18,11 +18,9 @@ from planner.studies.bottleneck import PoolUse, pool_uses
 from planner.studies.capacity_inputs import API_SERVER, ARRIVALS, MEMORY, TRANSFER, capacity_inputs
 from planner.studies.rerun import Rerun
 
-pytestmark = pytest.mark.usefixtures("short_runs")
-
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory, short_runs: None) -> Path:  # noqa: ARG001
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An answer whose best plan is 1 prefill + 1 decode: the search's own, put first."""
     target = tmp_path_factory.mktemp("apart") / "a.json"
     asked = ["--model", "llama3.2-1b", "--hw", "l4x2", "--slo", "tpot.p99=12ms,ttft.p90=5s", "--precision", "native"]
