@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal
 
 #: What the replicas of a pool do: serve whole requests, compute prompts and their first token, decode the rest, or only
 #: encode the images, videos and audio of requests.
@@ -31,6 +32,15 @@ class Layout:
     decode_context_parallel: int = 1  # reuses the tensor or context ranks
     all2all_backend: All2All = ALLGATHER_REDUCESCATTER
     redundant_experts: int = 0  # copies of popular experts in each layer, with which all ranks have equal loads
+
+    @classmethod
+    def of(cls, block: Mapping[str, Any]) -> Layout:
+        """Return the layout that a block of deployment keys states.
+
+        Raises:
+            KeyError: A key of the layout is missing.
+        """
+        return cls(**{field.name: block[field.name] for field in fields(cls)})
 
     @property
     def accelerators(self) -> int:

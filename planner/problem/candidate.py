@@ -293,13 +293,9 @@ def replicas_words(d: dict[str, Any]) -> str:
         first = encoder_words(pool["replicas"], Layout(tensor_parallel=ranks))
         return first + replicas_words({**d, ENCODER_POOL: None})
     if not split:
-        return count_words(d["replicas"], _layout(d))
-    prefill, decode = (_layout(d | split.get(role, {})) for role in ("prefill", "decode"))
+        return count_words(d["replicas"], Layout.of(d))
+    prefill, decode = (Layout.of(d | split.get(role, {})) for role in ("prefill", "decode"))
     return count_words(split["decode_replicas"], decode, Split(split["prefill_replicas"], prefill))
-
-
-def _layout(d: dict[str, Any]) -> Layout:
-    return Layout(**{f.name: d[f.name] for f in fields(Layout)})
 
 
 def kind_of(candidate: Candidate) -> str:
@@ -313,7 +309,7 @@ def deployment_words(d: dict[str, Any]) -> str:
         f"{replicas_words(d)} on {d['hardware']}, {d['weight_dtype']} weights, {d['kv_dtype']} KV, "
         f"{d['max_num_seqs']} sequences, {d['max_num_batched_tokens']} batched tokens"
         f"{drafts_words(d.get('speculative'))}{tower_words(d.get(MULTIMODAL))}"
-        f"{api_server_words(d.get(API_SERVERS), _layout(d))}"
+        f"{api_server_words(d.get(API_SERVERS), Layout.of(d))}"
     )
 
 
