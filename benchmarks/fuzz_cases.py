@@ -267,6 +267,8 @@ def _speculative(d: Drawer) -> dict[str, Any]:
         found["model"] = d.rng.choice(USUAL_MODELS) if method == "draft_model" else "head"
     if d.rng.random() < 0.2:
         found |= {"acceptance": None, "acceptance_length": d.rng.choice((1.0, 1.5, 9.0))}
+    if d.rng.random() < (0.5 if method == "ngram" else 0.05):
+        found["draft_rate"] = d.rng.choice((0.01, 0.3, 1.0))
     return found | ({"topk": 2, "num_draft_tokens": k + 2} if d.rng.random() < 0.1 else {})
 
 

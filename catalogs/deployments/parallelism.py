@@ -1,4 +1,17 @@
-"""The rules for the parallel layouts that a model and a cluster allow."""
+"""The rules for the parallel layouts that a model and a cluster allow.
+
+Blocks of the KV cache move between servers of unequal width by the rules of `transfer_refusal`. The caches of two
+servers are cut by tensor ranks, and every decode rank reads from the prefill ranks that hold its heads. All engines
+need one tensor-parallel size to be a multiple of the other. Beyond that:
+
+- vLLM up to 0.13 reads only from prefill servers that are at most as wide (NixlConnector, `tp_ratio`: "Local tensor
+  parallel size is not divisible by remote tensor parallel size"); pull request 27274 (December 2025) added the rest.
+- Newer vLLM cannot read copies: where more prefill ranks than KV heads hold the cache, fewer decode ranks are refused
+  (kv_connector/v1/nixl, 0.33).
+- SGLang (disaggregation/common/conn.py, `required_dst_info_num`) and TensorRT-LLM (cacheFormatter) read them.
+
+A latent (MLA) is whole on every rank, so there are no heads to be copied.
+"""
 
 from __future__ import annotations
 
@@ -238,3 +251,41 @@ def _smaller(layout: Layout, groups: int) -> str:
     largest = max(sizes, key=lambda key: sizes[key])
     others = math.prod(sizes.values()) // sizes[largest]
     return f"{largest}: {max(groups // others, 1)}"
+
+
+def transfer_refusal(model: ModelSpec, engine: EngineProfile, prefill: Layout, decode: Layout) -> str | None:
+    """Return why a decode server cannot read the KV blocks of a prefill server, or None if it can.
+
+    Args:
+        model: The model that both serve.
+        engine: The engine of both.
+        prefill: The layout of the server that computes the blocks.
+        decode: The layout of the server that reads them.
+    """
+    wrote, reads = prefill.tensor_parallel, decode.tensor_parallel
+    pair, version = f"from TP{wrote} to TP{reads}", f"{engine.name} {engine.version}"
+    if max(wrote, reads) % min(wrote, reads):
+        return f"KV blocks move only if one TP is a multiple of the other, not {pair}"
+    if reads < wrote and engine.kv_readers == "as wide":
+        return f"{version} moves KV blocks only to decode replicas that are at least as wide, not {pair}"
+    split = (group.mixer.kv_heads_to_split for group in model.groups if group.mixer is not None)
+    heads = min((n for n in split if n is not None), default=wrote)
+    if reads < wrote and wrote > heads and engine.kv_readers == "no copies":
+        return f"{version} cannot read copies of {heads} KV heads with fewer ranks ({pair})"
+    return None
+
+
+def check_transfer(model: ModelSpec, engine: EngineProfile, prefill: Layout, decode: Layout) -> None:
+    """Check that the decode replicas of a deployment can read what its prefill replicas write.
+
+    Raises:
+        InputError: They cannot; the message names the nearest size of the prefill replicas that they can read.
+    """
+    why = transfer_refusal(model, engine, prefill, decode)
+    if why is None:
+        return
+    wrote = prefill.tensor_parallel
+    choices = tensor_parallel_choices(model, max(wrote, decode.tensor_parallel), prefill.expert_parallel)
+    fits = [n for n in choices if transfer_refusal(model, engine, Layout(n), decode) is None]
+    near = min(fits, key=lambda n: (abs(n - wrote), n), default=decode.tensor_parallel)
+    raise InputError(why, f"prefill: {{tensor_parallel: {wrote}}}", f"prefill: {{tensor_parallel: {near}}}")

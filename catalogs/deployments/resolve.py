@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 
 from catalogs.deployments import encoder_decoders, encoder_pools, features, parallelism
 from catalogs.deployments.autoscaling import Autoscaling, parse_autoscaling
@@ -10,6 +11,7 @@ from catalogs.deployments.compatibility import FeatureContext, check_compatibili
 from catalogs.deployments.drafting import resolve_speculation
 from catalogs.deployments.engine_settings import EngineSettings
 from catalogs.deployments.layout import Limits
+from catalogs.deployments.parallelism import check_transfer
 from catalogs.deployments.queueing import parse_queueing
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.scale_blocks import check_scale_blocks
@@ -128,6 +130,9 @@ def _check_handover(pools: tuple[ResolvedDeployment, ...]) -> tuple[ResolvedDepl
         if len(drafters) > 1:
             requested = "speculative in only one of them"
             raise InputError("prefill and decode pools must use the same drafter", requested, hint="set it for both")
+        for prefill, decode in product(*([p for p in disaggregated if p.role == r] for r in ("prefill", "decode"))):
+            if prefill.engine.policy == decode.engine.policy:
+                check_transfer(decode.model, decode.engine, prefill.layout, decode.layout)
         if disaggregated:
             encoder_decoders.check_disaggregation(disaggregated[0].model)
     return pools

@@ -251,6 +251,9 @@ class EngineProfile:
     #: Send queues of a prefill replica, chosen by destination; each sends the blocks of one request at a time. None:
     #: the blocks of all finished prompts share the link.
     transfer_queues: PositiveInt | None = None
+    #: Prefill replicas whose KV blocks a decode replica can read, where one tensor-parallel size is a multiple of the
+    #: other: all; those that do not hold copies of KV heads; those that are not wider (transfer_refusal).
+    kv_readers: Literal["all", "no copies", "as wide"] = "all"
     shares_prefixes: bool = True  # False: the engine's prompt reuse is not simulated, so caching stays off
     holds_longest_prompt: bool = False  # max_num_batched_tokens is at least max_model_len
     orders: tuple[Order, ...] = ("fcfs",)  # supported orders of waiting requests (catalogs/deployments/queueing.py)

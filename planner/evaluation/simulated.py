@@ -13,7 +13,7 @@ from catalogs.workloads.workload import Workload
 from planner.evaluation.api_processes import api_server_variants
 from planner.evaluation.closed_forms import ClosedForms
 from planner.evaluation.deployments import CandidateDeployments, Improve
-from planner.evaluation.disaggregated import best_ratios, ratios
+from planner.evaluation.disaggregated import best_ratios, ratios, refused_pairs
 from planner.evaluation.evaluator import CandidateFacts, Load, Observation, RunDetail
 from planner.evaluation.facts import FactSheets
 from planner.evaluation.queueing import Utilisation
@@ -125,8 +125,9 @@ class SimulatedEvaluator:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Return notices about layouts that the engine refuses; there is no choice of hardware."""
-        return tuple(refused_layouts(self.request, self.names))
+        """Return notices about layouts, and pairs of them, that the engine refuses; there is no choice of hardware."""
+        pairs = refused_pairs(self.request, self.names) if DISAGGREGATED in self.request.extensions else []
+        return (*refused_layouts(self.request, self.names), *pairs)
 
     @property
     def fingerprint(self) -> str:

@@ -67,14 +67,16 @@ class SpeculativeSet(DecodeSet):
 
     def advance(self) -> None:
         """Count a scheduled round and draw the accepted drafts of every request."""
-        accepted, rounds = 0, self.rounds
+        accepted, rounds, undrafted = 0, self.rounds, 0
         for request, advances in self._members.items():
             advances.held_blocks = max(advances.held_blocks, self._needs(request, advances))
             advances.before = request.base_tokens + rounds
             more = advances.take() - 1
             request.base_tokens += more
             accepted += more
+            undrafted += not advances.drafted
         self.accepted = accepted
+        self.undrafted = undrafted
         self.rounds = rounds + 1
 
     def contexts(self) -> tuple[int, int]:
@@ -129,6 +131,7 @@ class Speculating(ContinuousBatching):
         self._newest = batch = super().schedule()  # type: ignore[safe-super]  # the policy's own
         if batch is not None and batch.decodes:
             batch.queries, batch.accepted = self._speculation.queries, self.decodes.accepted
+            batch.undrafted = self.decodes.undrafted
         return batch
 
     def _hits(self, request: Request) -> tuple[int, int, int, int]:

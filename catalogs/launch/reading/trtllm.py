@@ -8,7 +8,7 @@ from catalogs.engines.flags import flag_table
 from catalogs.errors import InputError
 from catalogs.launch.reading.lines import LaunchLine
 from catalogs.launch.reading.names import DTYPES
-from catalogs.launch.reading.reading import OTHER_KERNELS, Reading, named_file
+from catalogs.launch.reading.reading import OTHER_KERNELS, Reading, merged, named_file
 from catalogs.launch.trtllm import ATTENTION_BACKENDS, MOE_BACKENDS
 
 #: Keys of the file that state one key of deployment.yaml (llmapi/llm_args.py).
@@ -72,6 +72,9 @@ def read_trtllm(line: LaunchLine) -> Reading:
     options = {} if config is None else named_file(config.value, line.files)
     if config is not None:
         reading.note("read", config.text, f"{len(options)} options of the file")
+    options = merged(options, reading.objects.get("--override-engine-args", {}))
+    if "--enable-attention-dp" in special:
+        options.setdefault("enable_attention_dp", True)
     _options(reading, dict(options), model.encodes_prompt)
     experts = special.get("--ep_size")
     if experts is not None:
