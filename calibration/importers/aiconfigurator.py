@@ -1,4 +1,4 @@
-"""Import ai-dynamo/aiconfigurator's operator tables: products, attention, experts, MLA and collectives of each engine.
+"""Import ai-dynamo/aiconfigurator's tables: products, attention, experts, MLA, linear attention and collectives.
 
 The meaning of the columns, from the collectors' source and from how the numbers scale (`latency` is in ms everywhere):
 
@@ -13,6 +13,7 @@ The meaning of the columns, from the collectors' source and from how the numbers
 - comm: `message_size` counts elements, not bytes, in both tables: 2^28 "half" and 2^29 "int8" take the same time, and
   two H100 moving 2^28 bf16 elements in 1.7 ms use 71 % of their link (in bytes it would be 36 %, below nccl-tests on
   the same hardware). all_gather and reduce_scatter count the whole gathered tensor.
+- linear_attention: `num_v_heads` are those of one rank; the state is in fp32 (`recurrent_state` in the collectors).
 - quantize: `scale_matrix` is static_scaled_fp8_quant of m x k: 2 bytes read and 1 written per element. Rows of fewer
   than 1,024 or more than 16,384 columns are dropped (one block per row: they time scheduling, or one block's loop).
   `computescale` is a difference of two measurements, often zero, and is not used.
@@ -350,11 +351,27 @@ def _nccl(raw: pd.DataFrame) -> pd.DataFrame:
     return _messages(raw, raw.nccl_dtype).assign(kind=raw.op_name.replace("alltoall", "all_to_all"), graph=True)
 
 
+def _scans(raw: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of gated delta rules, prompts and decodes; the convolution before them is another operator.
+
+    `num_v_heads` are the heads of one rank. The kernel of decodes has several names, one for each way of writing the
+    same step.
+    """
+    raw = raw[raw.kernel_source.str.startswith(SCAN_KERNELS)].reset_index(drop=True)
+    sizes = {"num_v_heads": "n_heads", "head_k_dim": "key_head_dim", "head_v_dim": "value_head_dim"}
+    rows = _common(raw).join(raw[list(sizes)].rename(columns=sizes).astype(int))
+    counts = {"tokens": raw.num_tokens.astype(float), "sequences": raw.batch_size.astype(float)}
+    return rows.assign(stage=raw.phase.map({"context": "prefill", "generation": "decode"}), **counts)
+
+
 def _quantize(raw: pd.DataFrame) -> pd.DataFrame:
     """Return rows of static_scaled_fp8_quant of m tokens x k columns, at the sizes of models."""
     raw = raw[raw.k.between(1024, 16384) & (raw.m <= 16384)].reset_index(drop=True)
     return _common(raw).assign(kind="quantize", tokens=raw.m.astype(float), bytes_per_token=3.0 * raw.k)
 
+
+#: Beginnings of the names of kernels that scan the state of linear attention.
+SCAN_KERNELS: Final = ("chunk_gated_delta_rule", "fused_recurrent_gated_delta_rule")
 
 #: Tables by family as (folder, name, engine or None for any engine, reader); MLA has a table only where whole blocks
 #: were timed.
@@ -370,6 +387,7 @@ TABLES: Final[dict[str, tuple[tuple[str, str, str | None, Callable[[pd.DataFrame
         ("mla", "mla_context_module_perf", None, partial(mla_rows, stage="prefill")),
         ("mla", "mla_generation_module_perf", None, partial(mla_rows, stage="decode")),
     ),
+    "linear_attention": (("linear_attention", "gdn_perf", None, _scans),),
     "collective": (
         ("comm", "custom_allreduce_perf", None, _engine_collectives),
         ("comm", "nccl_perf", "nccl", _nccl),

@@ -110,6 +110,7 @@ class CatalogLookup:
         if not found.encodes_prompt and not profile.runs_on_device(unit.kind, unit.maker):
             rule = f"{profile.name} runs on {', '.join(profile.runs_on)} only, not on {unit.full_name}"
             raise InputError(rule, hardware.text, "engine: vllm")
+        profile = profile.for_model(found.architecture, unit)
         return cls(found, encoder_decoders.engine_for_model(found, profile), hardware)
 
     @property
@@ -251,13 +252,17 @@ def _weight_dtype(requested: str | None, names: CatalogLookup) -> tuple[str, tup
 def _kv_dtype(requested: str | None, weight_dtype: str, names: CatalogLookup) -> tuple[str, tuple[str, ...]]:
     """Return the dtype of the KV cache, and notices about it.
 
-    The engine's default ("auto") is what the checkpoint declares, else the dtype of the activations.
+    The engine's default ("auto") is what the checkpoint declares, else what the engine chooses for the model, else the
+    dtype of the activations.
     """
     unit = names.hardware.accelerator
     declared = names.model.weight_format(weight_dtype).kv_dtype
     if requested is None and declared in unit.peak_flops and declared in names.engine.kv_dtypes:
         notice = f"{declared} KV cache, as {weight_dtype} checkpoints of it declare; set kv_dtype if yours does not"
         return str(declared), (notice,)
+    default = names.engine.default_kv_dtype
+    if requested is None and default is not None:
+        return default, (f"{default} KV cache, the default of {names.engine.name} for this model on this accelerator",)
     if requested is None:
         return (weight_dtype if weight_dtype in ("fp32", *_SIXTEEN_BIT) else _sixteen_bit(unit)), ()
     if requested not in names.engine.kv_dtypes:

@@ -7,7 +7,7 @@ example by its unit, the annotation of the field states the key and the factor t
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AliasPath,
@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from catalogs.engines.flags import flags_of
+from catalogs.engines.model_defaults import Device, ModelDefaults, ReceiveIntervals
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import times
 from catalogs.units import GIB, MIB
@@ -83,24 +84,6 @@ class HostTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class ReceiveIntervals:
-    """How often a busy engine receives new requests, in decode-only steps (SGLang's scheduler_recv_interval).
-
-    The engine also receives requests after every step with a prompt, and at once when it is idle.
-    """
-
-    __pydantic_config__ = _STRICT
-
-    steps: PositiveInt
-    busy_steps: PositiveInt  # where the engine holds at least `busy_requests`
-    busy_requests: PositiveInt
-
-    def interval(self, requests: int) -> int:
-        """Return the steps until requests are received again, with `requests` in the engine after this step."""
-        return self.busy_steps if requests >= self.busy_requests else self.steps
-
-
-@dataclass(frozen=True, slots=True)
 class DefaultLimits:
     """Default limits of the API server on devices with at least `min_memory_bytes`; rules are tried in order."""
 
@@ -112,7 +95,6 @@ class DefaultLimits:
     max_num_seqs: PositiveInt
     except_accelerators: tuple[str, ...] = ()  # parts of the names of excluded accelerators
     per_rank: bool = False  # multiplied by tensor x pipeline ranks
-    receiving: ReceiveIntervals | None = None  # None: requests are received before every step
 
     def holds(self, memory_bytes: float, accelerator_name: str, kind: str) -> bool:
         """Return whether the rule applies to this device."""
@@ -223,6 +205,7 @@ class EngineProfile:
     fuses_norms: bool = False  # in graphs, the all-reduce kernel also adds the residual and normalises
     #: The largest message whose all-reduce does so, by the largest group of ranks; {}: all messages of graphs.
     fused_norm_bytes: dict[int, int] = field(default_factory=dict)
+    fuses_norms_of_ranks: bool = True  # False: not with several data-parallel ranks
     fuses_quantisation: bool = False  # norms and activations write per-tensor FP8 for the product that follows
     modelopt_checkpoints: bool = False  # fp8 weights of a 16-bit model are NVIDIA's: one scale a tensor, fp8 KV cache
     mxfp8_activations: bool = False  # MXFP4 experts take 8-bit inputs where the device multiplies 4-bit operands
@@ -230,6 +213,11 @@ class EngineProfile:
     shared_experts_beside_tokens: NonNegativeInt = 0  # up to this size, shared experts overlap the routed ones
     #: What happens to block scales where a rank's share of the weights ends inside a block (scale_blocks.py).
     cut_scale_blocks: Literal["refused", "refined", "padded"] = "padded"
+    #: Linear attention projects q, k and v, the gate, and each kind of scalar of a head in products of their own.
+    splits_scan_inputs: bool = False
+    model_defaults: tuple[ModelDefaults, ...] = ()  # rules by model and accelerator, in order
+    receiving: ReceiveIntervals | None = None  # None: requests are received before every step
+    default_kv_dtype: str | None = None  # None: what the checkpoint declares, else that of the activations
     #: Flag of each key of deployment.yaml; in files, also the name of a table (catalogs/engines/flags.py).
     flags: Annotated[dict[str, str], BeforeValidator(flags_of)] = field(default_factory=dict)
     #: What gpu_memory_utilization is a fraction of. "profiled": all memory, for weights, activations of a start-up run
@@ -305,6 +293,19 @@ class EngineProfile:
             max_graph_tokens=0,
             block_size_tokens=self.cpu_block_size_tokens,
         )
+
+    def for_model(self, architecture: str, device: Device) -> EngineProfile:
+        """Return the profile with its defaults for models of an architecture on an accelerator; later rules win."""
+        found: dict[str, Any] = {}
+        for rule in self.model_defaults:
+            if rule.holds(architecture, device):
+                stated = {
+                    "fuses_norms": rule.fuses_norms,
+                    "default_kv_dtype": rule.kv_dtype,
+                    "receiving": rule.receiving,
+                }
+                found |= {name: value for name, value in stated.items() if value is not None}
+        return replace(self, **found) if found else self
 
     def runs_on_device(self, kind: str, maker: str) -> bool:
         """Return whether the engine runs on a CPU, or on the cards of a maker."""

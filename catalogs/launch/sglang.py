@@ -59,12 +59,12 @@ def sglang_arguments(resolved: ResolvedDeployment) -> Arguments:
         found.append(("--schedule-policy", "lpm"))
     if r.queueing.max_waiting is not None:
         found.append(("--max-queued-requests", str(r.queueing.max_waiting * r.layout.data_parallel)))
-    rule = r.engine.limits_rule(r.hardware.accelerator.memory_bytes, r.hardware.accelerator.name, "gpu")
-    if rule.receiving is not None:
-        found.append(("--scheduler-recv-interval", str(rule.receiving.steps)))
+    receiving = r.engine.receiving
+    if receiving is not None:
+        found.append(("--scheduler-recv-interval", str(receiving.steps)))
         notes.append(
-            f"--scheduler-recv-interval is set for fewer than {rule.receiving.busy_requests} requests in a replica; "
-            f"for more, the plan assumes {rule.receiving.busy_steps}"
+            f"--scheduler-recv-interval is set for fewer than {receiving.busy_requests} requests in a replica; "
+            f"for more, the plan assumes {receiving.busy_steps}"
         )
     found += _media(r)
     if r.role in ("prefill", "decode"):  # NIXL uses NVLink inside a node; the default, Mooncake, needs network cards

@@ -150,7 +150,6 @@ def engine_rules(compiled: CompiledDeployment, seed: int = 0) -> EngineRules:
     """
     resolved, limits, engine = compiled.resolved, compiled.resolved.limits, compiled.resolved.engine
     ranks, stages = resolved.layout.data_parallel, resolved.batches_in_flight
-    unit = resolved.hardware.accelerator
     if compiled.memory.kv_blocks < 1:
         raise InputError("the KV cache has no blocks", compiled.memory.kv_blocks)
     shared: dict[str, Any] = {name: getattr(engine, name) for name in ENGINE_RULES} | asdict(limits)
@@ -176,7 +175,6 @@ def engine_rules(compiled: CompiledDeployment, seed: int = 0) -> EngineRules:
         encoder_limits=encoder_limits(resolved),
         encoder_tokens=resolved.model.encoder_tokens if resolved.model.is_encoder_decoder else 0,
         side_tokens=resolved.side_tokens,
-        receiving=engine.limits_rule(unit.memory_bytes, unit.name, unit.kind).receiving,
     )
 
 

@@ -375,15 +375,20 @@ class ShardedLinearAttention(ShardedMixer):
     part: LinearAttention
 
     def projection_calls(self, tokens: Num) -> list[OperatorCall]:
-        """Return the fused input projection, short convolution, gated norm and output projection.
+        """Return the input projections, short convolution, gated norm and output projection.
 
-        The input projection gives q, k, v, the gate, and the scalars per value head.
+        The input projections give q, k, v, the gate, and the scalars per value head: in one product, or in one for q, k
+        and v, one for the gate, and one in 16 bit for each kind of scalar (`splits_scan_inputs`).
         """
         a, count, hidden = self.part, self.count, self.shard.model.hidden_size
         dtype = self.shard.dtype("linear_attention")
         value, conv = -(-a.value_size // self.shard.tp), -(-a.conv_size // self.shard.tp)
+        inputs = [("in_proj", -(-a.input_size // self.shard.tp), dtype)]
+        if self.shard.splits_scan_inputs and a.n_head_gates > 1:
+            scalars = ("in_proj_head_gates", -(-a.n_value_heads // self.shard.tp), self.shard.plain_dtype)
+            inputs = [("in_proj", conv, dtype), ("in_proj_gate", value, dtype), *[scalars] * a.n_head_gates]
         return [
-            gemm_call("in_proj", count, self.shard.product(tokens, -(-a.input_size // self.shard.tp), hidden, dtype)),
+            *[gemm_call(name, count, self.shard.product(tokens, n, hidden, kind)) for name, n, kind in inputs],
             elementwise_call("conv", count, "activation", tokens, 2 * conv * ACT),
             elementwise_call("gated_norm", count, "norm", tokens, 3 * value * ACT),
             gemm_call("out_proj", count, self.shard.product(tokens, hidden, value, dtype)),

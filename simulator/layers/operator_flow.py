@@ -55,9 +55,11 @@ INPUTS: Final[Mapping[str, tuple[str, ...]]] = {
     # linear attention
     "in_proj": ("input_norm",),
     "conv": ("in_proj",),
-    "scan_decode": ("conv",),
-    "scan_prefill": ("conv",),
-    "gated_norm": ("scan_decode", "scan_prefill"),
+    "in_proj_gate": ("input_norm",),
+    "in_proj_head_gates": ("input_norm",),
+    "scan_decode": ("conv", "in_proj_head_gates"),
+    "scan_prefill": ("conv", "in_proj_head_gates"),
+    "gated_norm": ("scan_decode", "scan_prefill", "in_proj_gate"),
     "out_proj": ("gated_norm",),
     "mixer_all_reduce": ("o_proj", "output_merge", "mla_prefill", "out_proj"),
     # cross-attention

@@ -32,6 +32,7 @@ class Shard:
     accelerator: Accelerator | None = None  # None: further queries of a decode do not read the cache again
     stage_layers: tuple[int, ...] = ()  # layers of each pipeline stage; empty: equal stages
     expert_block_rows: int = 0  # rows of a block in which block-scaled experts are computed, with or without tokens
+    splits_scan_inputs: bool = False  # each part of the input of linear attention is a product of its own
     stage: int | None = None  # the pipeline stage of the rank; None: the mean over the stages
 
     @classmethod

@@ -55,7 +55,7 @@ def fused_rows(resolved: ResolvedDeployment) -> int:
     states the sizes, those of its largest group are those of every larger one (getMaxRequiredWorkspaceSize).
     """
     engine, ranks = resolved.engine, resolved.layout.tensor_parallel
-    if not engine.fuses_norms:
+    if not engine.fuses_norms or (resolved.layout.data_parallel > 1 and not engine.fuses_norms_of_ranks):
         return 0
     known = sorted(engine.fused_norm_bytes)
     if not known:

@@ -365,10 +365,8 @@ def _has_receive_interval(servers: Sequence[_Server]) -> bool:
 
 
 def _receives(written: Deployment, hardware: Hardware) -> bool:
-    """Return whether the profile of SGLang has the receive interval of the published recipes on this hardware."""
-    unit = hardware.accelerator
-    names = CatalogLookup.on(hardware, written.model, written.engine)
-    return names.engine.limits_rule(unit.memory_bytes, unit.name, unit.kind).receiving is not None
+    """Return whether the profile of SGLang has the receive interval of the published recipes here."""
+    return CatalogLookup.on(hardware, written.model, written.engine).engine.receiving is not None
 
 
 def parse_variables(texts: Sequence[str]) -> dict[str, str]:

@@ -10,10 +10,9 @@ import pandas as pd
 import pytest
 
 from calibration.families.elementwise import RATIO_TO_QUANTIZE, ElementwiseModel
-from calibration.families.linear_attention import LinearAttentionModel
 from calibration.importers import llmservingsim
 from calibration.importers.aiconfigurator import SYSTEM_OF, read_family
-from calibration.operators.operators import SORT_BYTES_PER_LOGIT, Elementwise, LinearAttentionScan
+from calibration.operators.operators import SORT_BYTES_PER_LOGIT, Elementwise
 from calibration.operators.roofline import roofline_s
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
@@ -117,13 +116,3 @@ def test_the_ratios_are_those_of_the_accelerator_with_both(public_data: Path) ->
         part_bytes = (part.tokens * part.bytes_per_token).to_numpy(dtype=np.float64)
         got = model.cost(Elementwise(str(kind), part_bytes, 1.0), accelerator)[0]
         assert float(np.median(np.abs(got / part.seconds.to_numpy() - 1))) < 0.35, kind
-
-
-def test_linear_attention_is_roofline_over_its_stated_efficiency() -> None:
-    op = LinearAttentionScan(64.0, 64.0, 32, 128, 128, "decode")
-    seconds, origin = LinearAttentionModel().cost(op, H100)
-    assert float(seconds) == pytest.approx(4e-6 + float(roofline_s(op, H100)) / 0.6)
-    assert float(origin) == 2.0
-    sizes = {"tokens": 64.0, "sequences": 64.0, "n_heads": 32, "key_head_dim": 128, "value_head_dim": 128}
-    measured = pd.DataFrame([{**sizes, "stage": "decode", "seconds": 4e-6 + float(roofline_s(op, H100)) / 0.3}])
-    assert LinearAttentionModel.fit(measured, H100).decode_efficiency == pytest.approx(0.3)

@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from catalogs.deployments.resolve import resolve
+from catalogs.deployments.schema import Deployment
 from catalogs.engines.files import engine_profile, list_engines, load_engine, read_engine_file
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
+from catalogs.models.catalog import load_model
 
 UNSUPPORTED = ["tgi", "lmdeploy"]
 
@@ -105,7 +108,7 @@ def test_every_engine_file_states_the_wait_of_collectives() -> None:
 @pytest.mark.parametrize("name", UNSUPPORTED)
 def test_known_but_unsupported_engines_say_so(name: str) -> None:
     assert name in list_engines()
-    message = r"not supported yet.*supported: fastertransformer, llama.cpp, orca, pytorch, sarathi, sglang, sglang-bare"
+    message = r"not supported yet.*supported: fastertransformer, llama.cpp, orca, .*, sglang, sglang-0.5, sglang-bare"
     with pytest.raises(InputError, match=message) as caught:
         load_engine(name)
     assert "\n" not in str(caught.value)
@@ -194,14 +197,36 @@ def test_block_size_left_open_is_the_engines() -> None:
     assert [size(e, block_size=64) for e in ("vllm", "sglang", "trtllm")] == [64, 64, 64]
 
 
-def test_sglang_on_large_cards_receives_as_the_recipes_have_it() -> None:
-    def interval(engine: str, hardware: str, requests: int) -> int | None:
-        a = parse_hardware(hardware).accelerator
-        receiving = load_engine(engine).limits_rule(a.memory_bytes, a.name, a.kind).receiving
+def test_sglang_receives_as_the_recipes_of_a_model_have_it() -> None:
+    def interval(engine: str, model: str, hardware: str, requests: int) -> int | None:
+        unit = parse_hardware(hardware).accelerator
+        receiving = load_engine(engine).for_model(load_model(model).architecture, unit).receiving
         return receiving.interval(requests) if receiving else None
 
-    assert [interval("sglang", "b200", n) for n in (4, 15, 16, 64)] == [10, 10, 30, 30]
-    assert interval("sglang", "h200", 64) is None
-    assert interval("sglang-bare", "b200", 64) is None
-    bare, recipe = load_engine("sglang-bare"), load_engine("sglang")
-    assert [r.max_num_batched_tokens for r in bare.limits] == [r.max_num_batched_tokens for r in recipe.limits]
+    for model in ("deepseek-r1", "qwen3.5-397b-a17b"):
+        assert [interval("sglang", model, "b200", n) for n in (4, 15, 16, 64)] == [10, 10, 30, 30]
+        assert interval("sglang", model, "h200", 64) is None
+        assert interval("sglang-bare", model, "b200", 64) is None
+    for model in ("glm-5", "llama3.1-70b"):  # neither the script of GLM-5 nor the server sets one
+        assert interval("sglang", model, "b200", 64) is None
+
+
+def test_sparse_attention_has_an_8_bit_cache_in_sglang_from_blackwell_on() -> None:
+    """_set_default_nsa_kv_cache_dtype of server_args.py; a stated format stays."""
+
+    def kv_dtype(hardware: str, **keys: str) -> str:
+        known = {"model": "glm-5", "engine": "sglang", "tensor_parallel": 8, "weight_dtype": "fp8"}
+        return resolve(Deployment(**known | {"hardware": hardware} | keys)).kv_dtype
+
+    assert [kv_dtype("b200x8"), kv_dtype("h200x8"), kv_dtype("b200x8", kv_dtype="bf16")] == ["fp8", "bf16", "bf16"]
+
+
+def test_only_the_rules_of_the_model_and_the_accelerator_change_a_profile() -> None:
+    engine = load_engine("sglang")
+    b200, h20 = (parse_hardware(name).accelerator for name in ("b200", "h20"))
+    assert engine.for_model("LlamaForCausalLM", b200) is engine
+    assert engine.for_model("DeepseekV3ForCausalLM", h20) is engine  # excepted by name
+    small = replace(b200, memory_bytes=96e9)
+    assert engine.for_model("DeepseekV3ForCausalLM", small) is engine
+    changed = engine.for_model("DeepseekV3ForCausalLM", b200)
+    assert changed == replace(engine, fuses_norms=True, receiving=changed.receiving)

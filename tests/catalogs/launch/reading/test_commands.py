@@ -135,7 +135,7 @@ LINES: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"speculative": {"method": "mtp", "num_speculative_tokens": 3, "acceptance": 0.7}},
     ),
     "sglang without the interval": (
-        f"sglang serve --model-path {LLAMA8} --trust-remote-code", "b200", {"engine": "sglang-bare"}
+        f"sglang serve --model-path {R1} --tp 8 --trust-remote-code", "b200x8", {"engine": "sglang-bare"}
     ),
     "trtllm": (
         "cat > extra.yml <<EOF\nenable_attention_dp: true\n"
