@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,7 @@ def test_a_kind_without_rows_follows_quantize_by_the_stated_ratios() -> None:
         model.cost(Elementwise("telepathy", 1.0, 1.0), H100)
 
 
-def test_sorting_logits_scales_with_vocabulary_and_bandwidth() -> None:
+def test_sorting_logits_is_limited_by_the_memory_and_from_128_rows_on_by_the_multiprocessors() -> None:
     """Published: 12 to 18 us a row of 131,072 words (H200 where named), 0.1 ms for a single short one."""
     h200 = parse_hardware("h200").accelerator
     rows = pd.DataFrame({"kind": "quantize", "tokens": [1e3, 1e9], "bytes_per_token": 1.0, "seconds": [2e-6, 4e-4]})
@@ -54,7 +55,18 @@ def test_sorting_logits_scales_with_vocabulary_and_bandwidth() -> None:
     assert 12e-6 < sort_s(128, 131072) / 128 < 18e-6
     assert 0.08e-3 < sort_s(1, 32768) < 0.14e-3
     assert sort_s(512, 262144) - sort_s(256, 262144) == pytest.approx(2 * (sort_s(512, 131072) - sort_s(256, 131072)))
-    assert sort_s(512, 131072, H100) > 1.3 * sort_s(512, 131072)
+    for count, published_s in ((64, 1.0e-3), (128, 2.27e-3), (512, 6.15e-3)):
+        assert sort_s(count, 131072) == pytest.approx(published_s, rel=0.09)
+    assert sort_s(127, 131072, H100) > 1.3 * sort_s(127, 131072)  # less bandwidth
+    assert sort_s(128, 131072, H100) == sort_s(128, 131072)  # as many multiprocessors
+    assert h200.multiprocessors == H100.multiprocessors == 132
+    half = replace(h200, multiprocessors=66)
+    extra = sort_s(512, 131072, half) - sort_s(512, 131072)
+    assert extra == pytest.approx(sort_s(1024, 131072) - sort_s(512, 131072))  # half of them: twice the rows each
+    unknown = replace(h200, multiprocessors=0)
+    assert sort_s(512, 131072, unknown) - sort_s(256, 131072, unknown) == pytest.approx(
+        256 / 64 * (sort_s(127, 131072) - sort_s(63, 131072))
+    )
 
 
 def test_where_only_a_kind_without_a_ratio_was_measured_the_others_follow_the_one_it_resembles() -> None:
