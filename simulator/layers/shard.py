@@ -55,6 +55,7 @@ class Shard:
             unit,
             resolved.stage_layers,
             padded_expert_rows(engine, unit),
+            engine.splits_scan_inputs,
         )
 
     @property
