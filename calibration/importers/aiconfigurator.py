@@ -59,6 +59,11 @@ SYSTEM_OF: Final = {
 #: the rows of 0.22 at one sequence whatever its context, 5 ns a token of prompts with 8 heads).
 WITHOUT_CACHE_WRITE: Final = ("0.22.0",)
 
+#: Versions of vLLM whose rows of experts leave out the choice of each token's experts: the collector called
+#: fused_experts with experts that were chosen before. From 0.24 on it calls the layer with the scores of the router.
+#: Those of SGLang (TopK, then the layer) and TensorRT-LLM (MoE.forward with the scores) time the choice as well.
+WITHOUT_CHOICE: Final = r" vllm 0\.(?:1\d|2[0-3])\."
+
 #: Dtypes of products that a collector did not time as the engine runs them. TensorRT-LLM tunes its nvfp4 products as
 #: it starts; its rows are of one untuned tactic: 21 us for one row of k = 8,192 whatever n, in proportion to k.
 NOT_TUNED: Final = {"trtllm": ("nvfp4",)}
@@ -79,7 +84,7 @@ KERNEL_OF: Final = {
 }
 
 #: Dtypes by the tables' names. There are three 4-bit kinds: nvfp4 times nvfp4; mxfp4 (gpt-oss) with 16-bit activations
-#: (Triton on Hopper, Marlin on Ada and workstation Blackwell, FlashInfer on B200); mxfp4 with mxfp8 activations.
+#: (Triton on Hopper, FlashInfer on B200; rows of Marlin's kernels are mxfp4_marlin); mxfp4 with mxfp8 activations.
 DTYPE: Final = {
     "bfloat16": "bf16",
     "fp8": "fp8",
@@ -295,7 +300,10 @@ def moe_rows(raw: pd.DataFrame) -> pd.DataFrame:
     }
     rows = _common(raw).assign(tokens=raw.num_tokens.astype(float), **{c: v.astype(int) for c, v in sizes.items()})
     even = {"even_seconds": raw.even_seconds} if "even_seconds" in raw else {}
-    return _without_doubles(rows.assign(dtype=raw.moe_dtype.map(DTYPE), distribution=raw.distribution, **even))
+    marlin = (raw.moe_dtype == "w4a16_mxfp4") & raw.kernel_source.str.contains("marlin")
+    dtype = raw.moe_dtype.map(DTYPE).where(~marlin, "mxfp4_marlin")
+    chooses = ~raw.source.str.contains(WITHOUT_CHOICE)
+    return _without_doubles(rows.assign(dtype=dtype, distribution=raw.distribution, chooses_experts=chooses, **even))
 
 
 def _without_doubles(rows: pd.DataFrame) -> pd.DataFrame:

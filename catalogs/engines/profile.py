@@ -203,9 +203,11 @@ class EngineProfile:
     packs_weights: bool = True  # on a CPU, lays weights out for oneDNN when it loads them; plain torch does not
     top_p_by_sort: bool = False  # top_p sampling sorts all logits, instead of using a kernel without a sort
     fuses_norms: bool = False  # in graphs, the all-reduce kernel also adds the residual and normalises
-    #: The largest message whose all-reduce does so, by the largest group of ranks; {}: all messages of graphs.
-    fused_norm_bytes: dict[int, int] = field(default_factory=dict)
+    #: The largest message whose all-reduce does so, by architecture of a card with HBM ("all": any card) and by the
+    #: largest group of ranks. Architectures that are not named never do so; {}: all messages of graphs.
+    fused_norm_bytes: dict[str, dict[int, PositiveInt]] = field(default_factory=dict)
     fuses_norms_of_ranks: bool = True  # False: not with several data-parallel ranks
+    fuses_norms_of_stages: bool = True  # False: not with several pipeline stages
     fuses_quantisation: bool = False  # norms and activations write per-tensor FP8 for the product that follows
     modelopt_checkpoints: bool = False  # fp8 weights of a 16-bit model are NVIDIA's: one scale a tensor, fp8 KV cache
     mxfp8_activations: bool = False  # MXFP4 experts take 8-bit inputs where the device multiplies 4-bit operands

@@ -58,6 +58,8 @@ class Pricer:
         for line in lines:
             if line.name == "kv_write" and self.source.attention_writes_cache:
                 continue  # measured together with attention
+            if line.name == "routing" and self.source.experts_are_chosen:
+                continue  # measured together with the experts
             cost = self._cost(line)
             self.families.setdefault(line.kind, set()).add(line.op.family)
             seconds = np.broadcast_to(cost.seconds, shape) * line.count * line.runs

@@ -154,11 +154,10 @@ class Shard:
     def dtype(self, part: Part) -> str:
         """Return the data type of a part's matrix products, as the operator vocabulary names it.
 
-        Experts in MXFP4 that Marlin's kernels compute have the type int4: one kernel unpacks either format, and the
-        tables time it for int4 checkpoints.
+        Experts in MXFP4 that Marlin's kernels compute are a type of their own, with its own rows in the tables.
         """
         if part == "experts" and self.unpacks_mxfp4:
-            return "int4"
+            return "mxfp4_marlin"
         stored = self.model.weight_format(self.weight_dtype)
         name = stored.part_dtype(part).replace("fp16", "bf16")  # equally fast, and the type that the tables hold
         if stored.has_mxfp4(part):

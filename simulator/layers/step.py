@@ -38,7 +38,7 @@ from simulator.layers.attention import JoinsDecodes, ShardedMixer, sharded_mixer
 from simulator.layers.encoder import cross_decode_calls, cross_prefill_calls, cross_token_calls, encoder_calls
 from simulator.layers.feed_forward import sharded_feed_forward
 from simulator.layers.operator_call import Calls, OperatorCall, all_reduce_calls, calls_of, elementwise_call, gemm_call
-from simulator.layers.shard import Shard
+from simulator.layers.shard import HBM_RATE, Shard
 
 _AFTER_ALL_REDUCE = frozenset({"input_norm", "post_norm", "final_norm"})
 
@@ -54,15 +54,20 @@ def fused_rows(resolved: ResolvedDeployment) -> int:
     A group that no link joins uses NCCL (TensorRT-LLM, thop/allreduceOp.cpp, setGroupTopology), and where an engine
     states the sizes, those of its largest group are those of every larger one (getMaxRequiredWorkspaceSize).
     """
-    engine, ranks = resolved.engine, resolved.layout.tensor_parallel
-    if not engine.fuses_norms or (resolved.layout.data_parallel > 1 and not engine.fuses_norms_of_ranks):
+    engine, layout, unit = resolved.engine, resolved.layout, resolved.hardware.accelerator
+    ranks = layout.tensor_parallel
+    other_ranks = layout.data_parallel > 1 and not engine.fuses_norms_of_ranks
+    other_stages = layout.pipeline_parallel > 1 and not engine.fuses_norms_of_stages
+    if not engine.fuses_norms or other_ranks or other_stages:
         return 0
-    known = sorted(engine.fused_norm_bytes)
-    if not known:
+    if not engine.fused_norm_bytes:
         return sys.maxsize
-    if ranks > resolved.hardware.link_domain:
+    own = engine.fused_norm_bytes.get(unit.architecture, {}) if unit.memory_bandwidth_bytes_per_s >= HBM_RATE else {}
+    sizes = own or engine.fused_norm_bytes.get("all", {})
+    if not sizes or ranks > resolved.hardware.link_domain:
         return 0
-    most = engine.fused_norm_bytes[next((group for group in known if ranks <= group), known[-1])]
+    known = sorted(sizes)
+    most = sizes[next((group for group in known if ranks <= group), known[-1])]
     return int(most // (resolved.model.hidden_size * ACT))
 
 

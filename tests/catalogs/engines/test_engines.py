@@ -55,6 +55,27 @@ def test_versions_differ_where_the_engine_did() -> None:
     assert old.host == new.host
 
 
+def test_vllm_normalises_in_the_all_reduce_from_0_17_on_where_the_kernel_exists() -> None:
+    """Pull requests 34299 and 34392: Hopper and Blackwell with HBM, several tensor ranks, no other kind of rank."""
+    from catalogs.deployments.resolve import resolve
+    from catalogs.deployments.schema import Deployment
+    from simulator.layers.step import fused_rows
+
+    def rows(engine: str, hardware: str, tp: int, **keys: object) -> int:
+        found = {"model": "llama3.1-8b", "hardware": hardware, "tensor_parallel": tp, "engine": engine, **keys}
+        return fused_rows(resolve(Deployment.model_validate(found)))
+
+    values = 2 * 4096
+    assert rows("vllm-0.15", "h100x2", 2) == rows("vllm-0.11", "h100x2", 2) == rows("sglang", "h100x2", 2) == 0
+    assert [rows("vllm-0.17", "h100x8", tp) for tp in (2, 4, 8)] == [64 * 2**20 // values, 2**21 // values, 128]
+    assert rows("vllm-0.17", "b200x4", 4) == 32 * 2**20 // values
+    assert rows("vllm", "a100-80gbx4", 4) == rows("vllm", "rtxpro6000x4", 4) == 0
+    stages = {"pipeline_parallel": 2}
+    assert rows("vllm-0.17", "h100x4", 2, **stages) == 0 < rows("vllm", "h100x4", 2, **stages)
+    assert rows("vllm-0.15", "h100x4", 4, fused_allreduce=True) == rows("vllm", "h100x4", 4)
+    assert rows("vllm", "h100x4", 4, fused_allreduce=False) == 0
+
+
 def test_vllm_0_11_schedules_in_line_and_sorts_for_top_p() -> None:
     new, old, started = (load_engine(n) for n in ("vllm", "vllm-0.11", "vllm-0.11-async"))
     assert (old.async_scheduling, started.async_scheduling, new.async_scheduling) == (False, True, True)

@@ -107,7 +107,7 @@ def test_marlin_computes_mxfp4_experts_in_its_own_multiples() -> None:
     assert isinstance(plain, GroupedGemm)
     assert isinstance(marlin, GroupedGemm)
     assert (plain.dtype, plain.hidden_size, plain.intermediate_size) == ("mxfp4", 2880, 360)
-    assert (marlin.dtype, marlin.hidden_size, marlin.intermediate_size) == ("int4", 3072, 384)
+    assert (marlin.dtype, marlin.hidden_size, marlin.intermediate_size) == ("mxfp4_marlin", 3072, 384)
     other = replace(shard("qwen3-30b-a3b", weight_dtype="int4"), marlin_experts=True)  # a checkpoint is not padded
     assert named(StepCalls(other).group(4), "experts").op.hidden_size == 2048  # type: ignore[union-attr]
 
