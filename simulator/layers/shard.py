@@ -37,6 +37,7 @@ class Shard:
     stage_layers: tuple[int, ...] = ()  # layers of each pipeline stage; empty: equal stages
     expert_block_rows: int = 0  # rows of a block in which block-scaled experts are computed, with or without tokens
     stage: int | None = None  # the pipeline stage of the rank; None: the mean over the stages
+    sums_prompts: bool = False  # whether the tokens of data-parallel ranks meet by an all-reduce outside CUDA graphs
 
     @classmethod
     def of(cls, resolved: ResolvedDeployment) -> Shard:
@@ -58,6 +59,7 @@ class Shard:
             unit,
             resolved.stage_layers,
             engine.expert_block_rows.get(unit.architecture, 0) if unit.memory_bandwidth_bytes_per_s >= HBM_RATE else 0,
+            sums_prompts=engine.sums_prompts,
         )
 
     @property
