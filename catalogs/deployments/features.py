@@ -179,9 +179,8 @@ def prefill_rank_dispatch(pool: ResolvedDeployment, written: RankDispatch | None
         pool: The resolved pool, with the dispatch of a replica that also decodes.
         written: The key `rank_dispatch` of the pool; None: the engine's default.
     """
-    own = pool.engine.prefill_rank_dispatch
     separate = pool.rank_dispatch not in (None, "balanced")
-    return own if separate and written is None and own is not None else pool.rank_dispatch
+    return pool.engine.default_rank_dispatch(True) if separate and written is None else pool.rank_dispatch
 
 
 #: Cores for each accelerator where the cores of the node are not known: cloud instances have at least so many.

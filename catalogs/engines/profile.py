@@ -297,6 +297,11 @@ class EngineProfile:
         """Return the size of the cache of embeddings; None where it follows the token budget of a step."""
         return None if self.embedding_cache_mib is None else self.embedding_cache_mib * MIB
 
+    def default_rank_dispatch(self, prefills_only: bool) -> RankDispatch:
+        """Return how requests are distributed over attention ranks by default."""
+        own = self.prefill_rank_dispatch if prefills_only else None
+        return own or self.rank_dispatch
+
     def on(self, kind: str) -> EngineProfile:
         """Return the profile on a kind of device; on CPUs engines schedule step by step and capture no graphs."""
         if kind != "cpu" or self.cpu_block_size_tokens is None:
