@@ -15,7 +15,7 @@ from catalogs.deployments.parallelism import check_transfer
 from catalogs.deployments.queueing import parse_queueing
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.scale_blocks import check_scale_blocks
-from catalogs.deployments.schema import Deployment
+from catalogs.deployments.schema import Deployment, PoolDeployment
 from catalogs.deployments.speculation import Speculation
 from catalogs.deployments.stages import resolve_stage_layers
 from catalogs.engines.files import load_engine
@@ -52,9 +52,7 @@ def resolve_pools(deployment: Deployment, names: CatalogLookup | None = None) ->
     Raises:
         InputError: A rule is broken, or the pools together do not fit in the hardware.
     """
-    pools = tuple(
-        replace(_resolve_pool(part.written, names), role=part.role, site=part.site) for part in deployment.slices
-    )
+    pools = tuple(_in_role(_resolve_pool(part.written, names), part) for part in deployment.slices)
     if deployment.encoder_pool is not None:
         pools = encoder_pools.with_encoders(pools)
     shared = [pool for pool in pools if not pool.site]
@@ -120,6 +118,15 @@ class CatalogLookup:
         return self.engine.default_limits(unit.memory_bytes, unit.name, unit.kind)
 
 
+def _in_role(pool: ResolvedDeployment, part: PoolDeployment) -> ResolvedDeployment:
+    """Return a pool with its role, its site and the engine's defaults for that role."""
+    if part.role == "prefill":
+        ahead = pool.engine.async_scheduling and pool.engine.prefills_ahead
+        dispatch = features.prefill_rank_dispatch(pool, part.written.rank_dispatch)
+        pool = replace(pool, engine=replace(pool.engine, async_scheduling=ahead), rank_dispatch=dispatch)
+    return replace(pool, role=part.role, site=part.site)
+
+
 def _check_handover(pools: tuple[ResolvedDeployment, ...]) -> tuple[ResolvedDeployment, ...]:
     """Check that prefill and decode pools of a model store KV in the same format."""
     for model in dict.fromkeys(pool.model.name for pool in pools):
@@ -164,7 +171,8 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
     layout_notices += check_scale_blocks(names.model, weight_dtype, layout, names.engine)
     shards = layout.tensor_parallel * layout.pipeline_parallel
     parallelism.check_engine(layout, names.engine)
-    limits = _limits(deployment, names, shards, speculation.step_tokens if speculation else 1)
+    step_tokens = speculation.step_tokens if speculation else 1
+    limits = _limits(deployment, names, shards, layout.data_parallel, step_tokens)
     limits = encoder_decoders.limits_for_encoder(limits, names.model, deployment.max_num_batched_tokens)
     memory_bytes = names.hardware.accelerator.memory_bytes
     share = names.engine.default_utilization(memory_bytes, limits.max_num_batched_tokens, shards)
@@ -275,7 +283,9 @@ def _kv_dtype(requested: str | None, weight_dtype: str, names: CatalogLookup) ->
     return requested, ()
 
 
-def _limits(deployment: Deployment, names: CatalogLookup, ranks: int, step_tokens: int) -> Limits:
+def _limits(
+    deployment: Deployment, names: CatalogLookup, shards: int, attention_ranks: int, step_tokens: int
+) -> Limits:
     """Return the limits of one replica; `step_tokens` are the tokens that each decode brings into a step."""
     longest, block_size = names.model.longest_sequence_tokens, deployment.block_size or names.engine.block_size_tokens
     max_model_len = deployment.max_model_len or longest
@@ -289,7 +299,7 @@ def _limits(deployment: Deployment, names: CatalogLookup, ranks: int, step_token
     if deployment.prefix_caching and not names.engine.shares_prefixes:
         rule = f"the prompt reuse of {names.engine.name} is not supported yet"
         raise InputError(rule, "prefix_caching: true", "false")
-    tokens, seqs = _batch_limits(deployment, names, ranks, max_model_len)
+    tokens, seqs = _batch_limits(deployment, names, shards, attention_ranks, max_model_len)
     if deployment.max_num_seqs is None:
         seqs = max(1, min(seqs, tokens // step_tokens))
     if seqs * step_tokens > tokens:
@@ -305,17 +315,20 @@ def _limits(deployment: Deployment, names: CatalogLookup, ranks: int, step_token
     )
 
 
-def _batch_limits(deployment: Deployment, names: CatalogLookup, ranks: int, max_model_len: int) -> tuple[int, int]:
-    """Return (max_num_batched_tokens, max_num_seqs).
+def _batch_limits(
+    deployment: Deployment, names: CatalogLookup, shards: int, attention_ranks: int, max_model_len: int
+) -> tuple[int, int]:
+    """Return (max_num_batched_tokens, max_num_seqs) of one data-parallel rank.
 
     Default values always let one step hold a token of every sequence, since vLLM lowers the default sequence count to
     the token budget; two given numbers that break this rule are refused.
     """
     unit = names.hardware.accelerator
     rule = names.engine.limits_rule(unit.memory_bytes, unit.name, unit.kind)
-    scale = ranks if rule.per_rank else 1
-    seqs = deployment.max_num_seqs or rule.max_num_seqs * scale
-    tokens = deployment.max_num_batched_tokens or min(rule.max_num_batched_tokens * scale, seqs * max_model_len)
+    scale, sharing = shards if rule.per_rank else 1, attention_ranks if names.engine.ranks_share_limits else 1
+    seqs = deployment.max_num_seqs or max(1, rule.max_num_seqs * scale // sharing)
+    most = max(1, rule.max_num_batched_tokens * scale // sharing)
+    tokens = deployment.max_num_batched_tokens or min(most, seqs * max_model_len)
     longest = min(max_model_len, names.model.max_position_tokens)
     if names.engine.holds_longest_prompt and tokens < longest:
         if deployment.max_num_batched_tokens is not None:

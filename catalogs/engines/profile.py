@@ -138,16 +138,17 @@ class EncoderServer:
     tensor_parallel: bool = False
 
 
-#: Which first token a client receives under disaggregation. "prefill": that of the prefill replica, at once; "arrival":
-#: the same when its blocks have arrived; "decode": one that the decode replica computes from the last prompt token.
-FirstToken = Literal["prefill", "arrival", "decode"]
+#: Which first token a client receives under disaggregation. "prefill": that of the prefill replica, at once;
+#: "admission": the same when the decode replica schedules the request for the first time; "decode": one that the decode
+#: replica computes from the last prompt token.
+FirstToken = Literal["prefill", "admission", "decode"]
 
 #: When blocks leave a prefill replica: at the end of the prompt, at the end of each chunk, or after each layer.
 KvTransfer = Literal["at_end", "chunkwise", "layerwise"]
 
 #: How requests are distributed over data-parallel ranks with one scheduler each (simulator/schedulers/dp_dispatch.py).
 #: "balanced": one scheduler represents all ranks, which share every step evenly.
-RankDispatch = Literal["balanced", "round_robin", "least_requests", "queue_score", "least_tokens"]
+RankDispatch = Literal["balanced", "round_robin", "least_requests", "queue_score", "least_tokens", "random"]
 
 #: Methods of speculative decoding.
 Method = Literal["draft_model", "eagle", "eagle3", "mtp", "ngram"]
@@ -229,6 +230,11 @@ class EngineProfile:
     memory_rule: Literal["profiled", "static", "free", "slots"] = "profiled"
     static_reserve: StaticReserve | None = None  # where the default fraction follows from the limits
     rank_dispatch: RankDispatch = "balanced"
+    #: Attention ranks gather and scatter the tokens of a step with prompts by all-reduces of a buffer for all tokens.
+    sums_prompts: bool = False
+    ranks_share_limits: bool = False  # default limits are those of all attention ranks together
+    prefill_rank_dispatch: RankDispatch | None = None  # of replicas that only prefill; None: as on all others
+    prefills_ahead: bool = True  # replicas that only prefill schedule ahead where others do
     balance_steps: NonNegativeInt = 0  # steps that attention ranks wait to start prompts together; 0: no wait
     physical_batch_tokens: NonNegativeInt = 0  # most tokens per device pass; 0: a step is one pass
     #: The stages of pipeline_parallel compute one batch, one stage after the other, and no second batch enters before
@@ -283,6 +289,11 @@ class EngineProfile:
     def embedding_cache_bytes(self) -> float | None:
         """Return the size of the cache of embeddings; None where it follows the token budget of a step."""
         return None if self.embedding_cache_mib is None else self.embedding_cache_mib * MIB
+
+    def default_rank_dispatch(self, prefills_only: bool) -> RankDispatch:
+        """Return how requests are distributed over attention ranks by default."""
+        own = self.prefill_rank_dispatch if prefills_only else None
+        return own or self.rank_dispatch
 
     def on(self, kind: str) -> EngineProfile:
         """Return the profile on a kind of device; on CPUs engines schedule step by step and capture no graphs."""

@@ -48,7 +48,7 @@ def sglang_arguments(resolved: ResolvedDeployment) -> Arguments:
     found += _layout(r, flags)
     more, notes = shared_flags(r, table, ranks=r.layout.data_parallel)
     found += more
-    if r.rank_dispatch in LOAD_BALANCE and r.rank_dispatch != r.engine.rank_dispatch:
+    if r.rank_dispatch in LOAD_BALANCE and r.rank_dispatch != r.engine.default_rank_dispatch(r.role == "prefill"):
         found.append((flags["rank_dispatch"], table.name_of("rank_dispatch", r.rank_dispatch)))
     if r.limits.block_size != 1:
         found.append((flags["block_size"], str(r.limits.block_size)))

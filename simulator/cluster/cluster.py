@@ -335,10 +335,11 @@ class Cluster:
     def _hand_over(self, source_index: int, request: Request) -> bool:
         """Transfer a computed prompt to a decode replica; return False if its single output token was the last."""
         index, now, source = request.index, self.clock.now, self.replicas[source_index]
-        computes_again = self.options.hand_over.first_token == "decode"
+        shown = self.options.hand_over.first_token
+        computes_again = shown == "decode"
         if self._output_tokens[index] == 1 and not computes_again:
             return False
-        if computes_again:
+        if shown != "prefill":
             self.results.first_token_s[index] = nan
         follower = request.follower(with_first=not computes_again)
         follower.last_token_s = now
@@ -367,9 +368,7 @@ class Cluster:
             return  # the blocks were lost with their source, and the request has restarted
         if target.removed_s > now:
             results.replica[request.index] = target.index
-            if self.options.hand_over.first_token == "arrival":
-                results.first_token_s[request.index] = now + target.rules.host.output_s
-                follower.last_token_s = now
+            follower.announces = self.options.hand_over.first_token == "admission"
             target.receive(follower)
         else:
             self._restart(request.index)

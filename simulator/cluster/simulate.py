@@ -145,6 +145,9 @@ def engine_rules(compiled: CompiledDeployment, seed: int = 0) -> EngineRules:
     one scheduler represents the whole group: imbalance between ranks is not simulated, and a single prompt may use more
     than one rank's budget in a step.
 
+    Replicas that only prefill or only decode have no receive interval: decode servers look for transferred requests
+    before every step, and no published recipe sets an interval for either kind of server.
+
     Raises:
         InputError: If the KV cache has no blocks.
     """
@@ -158,6 +161,10 @@ def engine_rules(compiled: CompiledDeployment, seed: int = 0) -> EngineRules:
         "max_num_batched_tokens": limits.max_num_batched_tokens * ranks,
         "kv_blocks": compiled.memory.kv_blocks * ranks,
     }
+    if resolved.role == "decode":
+        shared["balance_steps"] = 0  # it is prompts that wait for each other
+    if resolved.role != "both":
+        shared["receiving"] = None
     return EngineRules(
         **shared,
         lag=1 if engine.async_scheduling and stages == 1 else 0,

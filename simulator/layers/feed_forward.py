@@ -145,7 +145,9 @@ class ShardedMoe(ShardedFeedForward):
     def expert_calls(self, tokens: Num, graph: bool) -> list[OperatorCall]:
         """Return the routed experts over all tokens of the data-parallel group, with the exchange before and after.
 
-        vLLM's default for dp > 1 gathers the tokens of every rank, runs the local experts and reduce-scatters. With dp
+        vLLM's default for dp > 1 gathers the tokens of every rank, runs the local experts and reduce-scatters. SGLang
+        does the same in CUDA graphs; in a step with prompts, each rank writes its tokens into a buffer for those of all
+        ranks, which is summed before and after the experts, so that ranks need not be padded to the longest. With dp
         = 1 the attention ranks already hold every token, and the layer ends in the usual all-reduce. The other backends
         send each token to the ranks of its experts and sum the results. Context-parallel ranks count like data-parallel
         ones.
@@ -164,7 +166,9 @@ class ShardedMoe(ShardedFeedForward):
         if shard.sends_to_experts:
             return calls + self._exchange_calls(tokens, hidden, graph)
         if shard.exchange_ranks > 1:
-            for name, kind in (("dispatch", "all_gather"), ("combine", "reduce_scatter")):
+            sums = shard.sums_prompts and not graph and shard.dp > 1
+            kinds = ("all_reduce", "all_reduce") if sums else ("all_gather", "reduce_scatter")
+            for name, kind in zip(("dispatch", "combine"), kinds, strict=True):
                 exchange = Collective(kind, tokens * (hidden * ACT), shard.exchange_ranks, graph)
                 calls.append(OperatorCall(name, "collective", self.count, exchange, stride=shard.tp))
         return calls

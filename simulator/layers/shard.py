@@ -34,6 +34,7 @@ class Shard:
     expert_block_rows: int = 0  # rows of a block in which block-scaled experts are computed, with or without tokens
     splits_scan_inputs: bool = False  # each part of the input of linear attention is a product of its own
     stage: int | None = None  # the pipeline stage of the rank; None: the mean over the stages
+    sums_prompts: bool = False  # whether the tokens of data-parallel ranks meet by an all-reduce outside CUDA graphs
 
     @classmethod
     def of(cls, resolved: ResolvedDeployment) -> Shard:
@@ -56,6 +57,7 @@ class Shard:
             resolved.stage_layers,
             padded_expert_rows(engine, unit),
             engine.splits_scan_inputs,
+            sums_prompts=engine.sums_prompts,
         )
 
     @property

@@ -91,6 +91,17 @@ def test_data_parallel_experts_gather_and_scatter() -> None:
     assert named(lines, "dispatch").op.message_bytes == 64 * 7168 * 2  # type: ignore[union-attr]
 
 
+def test_sglang_sums_the_tokens_of_all_ranks_outside_graphs() -> None:
+    """DpPaddingMode: SUM_LEN in a step with prompts, all-gathers in captured decode steps."""
+    s = replace(shard("deepseek-v3", dp=8, expert_parallel=True), sums_prompts=True)
+    for graph, kinds in ((False, ["all_reduce", "all_reduce"]), (True, ["all_gather", "reduce_scatter"])):
+        found = [call.op for call in StepCalls(s).group(64, graph) if isinstance(call.op, Collective)]
+        assert [op.kind for op in found] == kinds
+        assert {float(op.message_bytes) for op in found} == {64 * 7168 * 2.0}
+    alone = replace(s, layout=replace(s.layout, data_parallel=1))
+    assert not [call for call in StepCalls(alone).group(64, False) if call.name == "dispatch"]
+
+
 def test_output_projection_and_router_stay_in_16_bit() -> None:
     s = shard("deepseek-v3", weight_dtype="fp8")
     lines = StepCalls(s).rank(4) + StepCalls(s).group(4) + StepCalls(s).logits(4)
