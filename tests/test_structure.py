@@ -110,7 +110,6 @@ PLUG_INS = {
 #: Other modules under 60 lines, and why they stand alone.
 SHORT = {
     "catalogs/arrays.py": "public types",
-    "catalogs/deployments/layout.py": "public types",
     "catalogs/deployments/queueing.py": "public types",
     "catalogs/io/json_block.py": "public types",
     "catalogs/models/catalog.py": "the lookup by name, above the files it reads",
