@@ -78,7 +78,7 @@ def draw_case(seed: int, most_requests: int = 120) -> Case:
 
 
 #: Keys that only mixtures of experts have.
-_OF_EXPERTS: Final = ("expert_parallel", "all2all_backend", "redundant_experts", "rank_dispatch")
+_OF_EXPERTS: Final = ("expert_parallel", "all2all_backend", "redundant_experts", "two_batch_overlap", "rank_dispatch")
 
 
 def _focus(drawer: Drawer, deployment: dict[str, Any]) -> tuple[str, ...]:
@@ -92,9 +92,9 @@ def _focus(drawer: Drawer, deployment: dict[str, Any]) -> tuple[str, ...]:
     chosen = tuple(rng.sample(names, rng.randint(1, 3)))
     for name in chosen:
         deployment[name] = drawer.key(name, fields[name], name)
-    if {"all2all_backend", "rank_dispatch", "redundant_experts"} & set(chosen):
+    if {"all2all_backend", "rank_dispatch", "redundant_experts", "two_batch_overlap"} & set(chosen):
         deployment |= {"expert_parallel": True, "data_parallel": rng.choice((2, 4))}
-    if "redundant_experts" in chosen:
+    if {"redundant_experts", "two_batch_overlap"} & set(chosen):
         deployment["all2all_backend"] = "deepep_low_latency"
     if "swap_space_gib" in chosen:
         deployment |= {"preemption": "swap", "engine": "vllm-v0"}

@@ -32,6 +32,9 @@ class Layout:
     decode_context_parallel: int = 1  # reuses the tensor or context ranks
     all2all_backend: All2All = ALLGATHER_REDUCESCATTER
     redundant_experts: int = 0  # copies of popular experts in each layer, with which all ranks have equal loads
+    two_batch_overlap: bool = (
+        False  # a rank's tokens run as two halves; the exchange of one overlaps the other's kernels
+    )
 
     @classmethod
     def of(cls, block: Mapping[str, Any]) -> Layout:
@@ -54,7 +57,8 @@ class Layout:
         cut = "".join(f" x {name}{size}" for name, size in further if size > 1)
         shared = f" + DCP{self.decode_context_parallel}" if self.decode_context_parallel > 1 else ""
         copies = f" with {self.redundant_experts} redundant experts" if self.redundant_experts else ""
-        return f"TP{self.tensor_parallel}{cut}{' + EP' if self.expert_parallel else ''}{copies}{shared}"
+        halves = " + TBO" if self.two_batch_overlap else ""
+        return f"TP{self.tensor_parallel}{cut}{' + EP' if self.expert_parallel else ''}{copies}{halves}{shared}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,13 @@ def check_engine(layout: Layout, engine: EngineProfile) -> None:
         rule = f"{engine.name} splits a model by layers or by tensors, not both ways"
         value = f"tensor_parallel: {layout.tensor_parallel}, pipeline_parallel: {layout.pipeline_parallel}"
         raise InputError(rule, value, f"pipeline_parallel: {layout.accelerators}")
-    for key in ("context_parallel", "decode_context_parallel", "all2all_backend", "redundant_experts"):
+    for key in (
+        "context_parallel",
+        "decode_context_parallel",
+        "all2all_backend",
+        "redundant_experts",
+        "two_batch_overlap",
+    ):
         requested, default = getattr(layout, key), getattr(Layout(), key)
         if requested != default and key not in engine.flags:
             raise InputError(f"{key} is not simulated for {engine.name}", requested, str(default))
@@ -125,6 +131,9 @@ def _check_exchange(layout: Layout) -> None:
     Within one group of tensor ranks, every rank already holds every token.
     """
     if layout.all2all_backend == ALLGATHER_REDUCESCATTER:
+        if layout.two_batch_overlap:  # vLLM refuses it too; SGLang falls back to steps in one batch
+            rule = "two_batch_overlap is simulated with the backends that send tokens to their experts only"
+            raise InputError(rule, layout.all2all_backend, "all2all_backend: deepep_low_latency")
         return
     if not layout.expert_parallel:
         rule = "all2all_backend needs expert_parallel: it sends tokens to whole experts"

@@ -134,4 +134,6 @@ def _layout(r: ResolvedDeployment, flags: dict[str, str]) -> list[tuple[str, str
         found.append(("--deepep-mode", DEEPEP_MODES[layout.all2all_backend]))
     if layout.redundant_experts:
         found += [("--enable-eplb", None), (flags["redundant_experts"], str(layout.redundant_experts))]
+    if layout.two_batch_overlap:
+        found.append((flags["two_batch_overlap"], None))
     return found

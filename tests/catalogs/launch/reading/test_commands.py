@@ -200,7 +200,7 @@ def test_every_flag_has_a_note() -> None:
     )
     found = read(text)
     expected = {
-        "--max-num-seqs": "read", "--port": "no effect", "--enable-dbo": "not simulated",
+        "--max-num-seqs": "read", "--port": "no effect", "--enable-dbo": "no effect",
         "--use-v2-block-manager": "deprecated", "--max-num-sequences": "unknown", "--api-key a b": "no effect",
         "--disable-log-requests": "deprecated",
     }  # fmt: skip
@@ -346,6 +346,16 @@ def test_the_output_of_a_command_is_no_number_and_the_hint_says_what_to_do() -> 
             "vllm serve deepseek-ai/DeepSeek-R1 -dp 8 --enable-expert-parallel --all2all-backend deepep_low_latency "
             "--enable-eplb --eplb-config '{\"num_redundant_experts\": \"32\"}'",
             {"redundant_experts": 32},
+        ),
+        (
+            "vllm serve deepseek-ai/DeepSeek-R1 -dp 8 -ep --all2all-backend deepep_low_latency --enable-dbo",
+            {"two_batch_overlap": True},
+        ),
+        ("vllm serve deepseek-ai/DeepSeek-R1 -dp 8 -ep --enable-dbo", {"two_batch_overlap": False}),
+        (
+            "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-R1 --tp 8 --dp 8 --enable-dp-attention "
+            "--moe-a2a-backend deepep --enable-two-batch-overlap",
+            {"two_batch_overlap": True},
         ),
         (  # the flags of Dynamo's worker have dashes
             "python3 -m dynamo.trtllm --model openai/gpt-oss-120b --tensor-parallel-size 4 --expert-parallel-size 4 "
