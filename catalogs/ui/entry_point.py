@@ -172,8 +172,16 @@ def _discard(stream: TextIO) -> None:
 
 
 def _usage(error: Exception) -> str:
-    """Return what is wrong with the command line, with the help of an argument that is missing."""
+    """Return what is wrong with the command line, with the help of an argument that is missing.
+
+    typer checks values with pydantic. Its own message leaves out the value, which pydantic's error holds.
+    """
     message = str(getattr(error, "format_message", error.__str__)())
+    faults = getattr(error.__cause__, "errors", None)
+    if faults is not None:
+        from catalogs.io.yaml_files import fault_error  # here, because it takes 50 ms
+
+        return str(fault_error(message.rstrip("."), faults(include_url=False)[0]))
     help_text = getattr(getattr(error, "param", None), "help", None) if message.startswith("Missing") else None
     return f"{message.rstrip('.')}: {help_text}" if help_text else message
 
