@@ -32,6 +32,7 @@ from calibration.operators.operators import (
 )
 from calibration.operators.roofline import ACTIVATION_BYTES as ACT
 from catalogs.arrays import FloatArray
+from catalogs.deployments.engine_settings import HBM_RATE
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.models.layers import LayerGroup
 from simulator.core.batch import BatchShape
@@ -39,7 +40,7 @@ from simulator.layers.attention import JoinsDecodes, ShardedMixer, sharded_mixer
 from simulator.layers.encoder import cross_decode_calls, cross_prefill_calls, cross_token_calls, encoder_calls
 from simulator.layers.feed_forward import sharded_feed_forward
 from simulator.layers.operator_call import Calls, OperatorCall, all_reduce_calls, calls_of, elementwise_call, gemm_call
-from simulator.layers.shard import HBM_RATE, Shard
+from simulator.layers.shard import Shard
 
 _AFTER_ALL_REDUCE = frozenset({"input_norm", "post_norm", "final_norm"})
 
