@@ -33,6 +33,7 @@ import pandas as pd
 from calibration.families.mla import REFERENCE_SHAPE
 from calibration.importers.expert_routing import as_served
 from calibration.importers.mla_blocks import decode_blocks
+from calibration.importers.repeated_timings import TIMED_ALIKE, median_products, shorter_decodes
 from calibration.operators.operators import window_pairs
 from calibration.rows.dataset import OPERATOR_COLUMNS
 from catalogs.errors import InputError
@@ -134,9 +135,29 @@ def import_tables(
     found = {f: rows for f in TABLES if (rows := read_family(tables, system, f, engine, version)) is not None}
     if not found:
         raise InputError("no operator tables in this folder", str(tables / system))
+    found |= _repeated(tables, hardware, engine, version, found)
     if "mla" not in found and version is not None:
         found |= _composed_mla(tables, hardware, engine, version, found)
     return {family: rows for family, rows in found.items() if len(rows)}
+
+
+def _repeated(
+    tables: Path, hardware: str, engine: str, version: str | None, found: dict[str, pd.DataFrame]
+) -> dict[str, pd.DataFrame]:
+    """Return the families of `found` of which other releases timed the same kernels, with all of their timings."""
+    system, better = SYSTEM_OF[hardware], {}
+    if "gemm" in found:
+        own = version or newest_version(tables, system, "gemm", "gemm_perf", engine)
+        releases_of = [r for r in releases(tables, hardware) if r != (engine, own)]
+        others = [read_family(tables, system, "gemm", *release) for release in releases_of]
+        known = [rows for rows in others if rows is not None]
+        better["gemm"] = median_products(found["gemm"], known, parse_hardware(hardware).accelerator)
+    if "decode_attention" in found and engine == "vllm":
+        own = version or newest_version(tables, system, "attention", "generation_attention_perf")
+        alike = TIMED_ALIKE.get(own or "")
+        older = None if alike is None else read_family(tables, system, "decode_attention", engine, alike)
+        better["decode_attention"] = shorter_decodes(found["decode_attention"], older)
+    return better
 
 
 def _composed_mla(
