@@ -98,7 +98,8 @@ def sglang_flags(row: Row) -> dict[str, Any]:
     if model.startswith("Qwen3.5"):
         tokens, share = (32768, 0.85 if row["precision"] == "fp4" else 0.82) if on_b200 else (16384, 0.8)
         keys: dict[str, Any] = {"max_num_batched_tokens": tokens, "max_num_seqs": 128, "gpu_memory_utilization": share}
-        return keys if row["precision"] == "bf16" else keys | {"kv_dtype": "fp8"}
+        # bf16 ran in the image nightly-dev-20260216, which is older than 0.5.9.
+        return keys | ({"engine": "sglang-0.5"} if row["precision"] == "bf16" else {"kv_dtype": "fp8"})
     if model.startswith("GLM") and on_b200:  # the script of fp4 until 2026-04-08, the date of the points
         tokens, share = (32768, 0.85) if row["precision"] == "fp8" else (131072, 0.80)
         return {

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from calibration.families.base import FittedOn, Parts
 from calibration.families.curve import MonotoneCurve, pack, unpack
 from calibration.operators.cost import INTERPOLATED, ROOFLINE, broadcast
-from calibration.operators.operators import SORT_BYTES_PER_LOGIT, Elementwise
+from calibration.operators.operators import BYTES_PER_SCORE, SORT_BYTES_PER_LOGIT, Elementwise
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
@@ -72,6 +72,16 @@ SEGMENTED_S_PER_WORD = 7.7e-11
 
 SEGMENTED_SMS = 132
 
+#: Selecting the entries that each token of a prompt attends to (sparse attention): seconds of a row beside the others
+#: of a prompt, and of each score. Public tables of SGLang time its kernel, fast_topk_transform_fused, with scores of
+#: one distribution; over the rows of GLM-5 these two numbers are 5 and 10 % long on B200 and GB200 and 11 and 17 %
+#: short on H200 and H100, in the median.
+SELECT = "select"
+
+SELECT_ROW_S = 30e-9
+
+SELECT_SCORE_S = 3.5e-12
+
 # bytes of these kinds count many passes over the same logits, most of them in the cache
 PASSES_REPEAT = {"sampling", "greedy"}
 
@@ -99,6 +109,10 @@ class ElementwiseModel:
         if op.kind == SORT and SORT not in self.curves:
             launched = SORT_KERNELS * self._floor(REFERENCE if REFERENCE in self.curves else min(self.curves))
             seconds = launched + _sorting_s(tokens, per_token / SORT_BYTES_PER_LOGIT, accelerator)
+            return seconds, np.full_like(seconds, ROOFLINE)
+        if op.kind == SELECT:
+            seconds = tokens * SELECT_ROW_S + size / BYTES_PER_SCORE * SELECT_SCORE_S
+            seconds = np.maximum(seconds, size / accelerator.memory_bandwidth_bytes_per_s)
             return seconds, np.full_like(seconds, ROOFLINE)
         seconds, origin, floor = self._here(op.kind, size)
         if self.fitted_on.is_same(accelerator):

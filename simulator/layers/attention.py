@@ -14,8 +14,10 @@ from typing import Any, Final
 import numpy as np
 
 from calibration.operators.operators import (
+    BYTES_PER_SCORE,
     Collective,
     DecodeAttention,
+    Elementwise,
     Gemm,
     LinearAttentionScan,
     MlaModule,
@@ -309,6 +311,10 @@ class ShardedMla(ShardedMixer):
             scored = c * window_pairs(each, prior, None) / shard.cp
             index = PrefillAttention(c, tokens, scored, a.index_n_heads, 1, a.index_head_dim // 2, "fp8")
             yield OperatorCall("indexer", "attention_prefill", self.count, index)
+            if selects.any():
+                each_token = BYTES_PER_SCORE * scored / np.maximum(tokens, 1.0)
+                chosen = Elementwise("select", tokens, each_token)
+                yield OperatorCall("select_entries", "attention_prefill", self.count, chosen, runs=selects)
 
     def _module_call(
         self,

@@ -51,7 +51,8 @@ INPUTS: Final[Mapping[str, tuple[str, ...]]] = {
     "index_k": ("input_norm",),
     "indexer": ("index_q", "index_k"),
     "mla_decode": ("indexer", "query_gather"),
-    "mla_prefill": ("indexer", "kv_gather"),
+    "select_entries": ("indexer",),
+    "mla_prefill": ("select_entries", "kv_gather"),
     # linear attention
     "in_proj": ("input_norm",),
     "conv": ("in_proj",),

@@ -128,3 +128,28 @@ def test_the_ratios_are_those_of_the_accelerator_with_both(public_data: Path) ->
         part_bytes = (part.tokens * part.bytes_per_token).to_numpy(dtype=np.float64)
         got = model.cost(Elementwise(str(kind), part_bytes, 1.0), accelerator)[0]
         assert float(np.median(np.abs(got / part.seconds.to_numpy() - 1))) < 0.35, kind
+
+
+def test_selecting_entries_takes_time_for_each_row_and_each_score() -> None:
+    """1,000 rows of 10,000 scores of four bytes: 30 us and 35 us; never less than reading the scores takes."""
+    seconds, origin = quantize_only().cost(Elementwise("select", 1e3, 4e4), H100)
+    assert float(seconds) == pytest.approx(65e-6)
+    assert float(origin) == 2.0
+    slow = replace(H100, memory_bandwidth_bytes_per_s=1e11)
+    assert float(quantize_only().cost(Elementwise("select", 1e3, 4e4), slow)[0]) == pytest.approx(400e-6)
+
+
+def test_selecting_entries_takes_as_long_as_public_rows_of_it(public_data: Path) -> None:
+    """In the median of the rows that take 20 us and more."""
+    tables = public_data / "profiles" / "aiconfigurator"
+    for hardware in ("b200", "gb200-nvl72", "h100", "h200"):
+        system = SYSTEM_OF.get(hardware, "gb200")
+        file = next(tables.glob(f"{system}/sparse_attention/sglang/*/glm5_topk_module_perf.parquet"))
+        rows = pd.read_parquet(file)
+        selecting = (rows.isl + rows.step > 2048) & (rows.latency > 0.02)
+        rows = rows[(rows.score_mode == "flat") & selecting]
+        tokens = (rows.batch_size * rows.isl).to_numpy(float)
+        scores = (rows.isl + 1) / 2 + rows.step
+        op = Elementwise("select", tokens, 4.0 * scores.to_numpy(float))
+        got = quantize_only().cost(op, parse_hardware(hardware).accelerator)[0]
+        assert abs(float(np.median(got / (rows.latency.to_numpy(float) * 1e-3) - 1))) < 0.2, hardware
