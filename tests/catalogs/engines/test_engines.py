@@ -69,11 +69,11 @@ def test_vllm_normalises_in_the_all_reduce_from_0_17_on_where_the_kernel_exists(
     assert rows("vllm-0.15", "h100x2", 2) == rows("vllm-0.11", "h100x2", 2) == rows("sglang", "h100x2", 2) == 0
     assert [rows("vllm-0.17", "h100x8", tp) for tp in (2, 4, 8)] == [64 * 2**20 // values, 2**21 // values, 128]
     assert rows("vllm-0.17", "b200x4", 4) == 32 * 2**20 // values
-    assert rows("vllm", "a100-80gbx4", 4) == rows("vllm", "rtxpro6000x4", 4) == 0
-    stages = {"pipeline_parallel": 2}
-    assert rows("vllm-0.17", "h100x4", 2, **stages) == 0 < rows("vllm", "h100x4", 2, **stages)
-    assert rows("vllm-0.15", "h100x4", 4, fused_allreduce=True) == rows("vllm", "h100x4", 4)
-    assert rows("vllm", "h100x4", 4, fused_allreduce=False) == 0
+    assert rows("vllm-0.17", "a100-80gbx4", 4) == rows("vllm-0.17", "rtxpro6000x4", 4) == 0
+    asked = {"fused_allreduce": True}
+    assert rows("vllm-0.17", "h100x4", 2, pipeline_parallel=2) == 0 < rows("vllm", "h100x4", 2, **asked)
+    assert rows("vllm-0.15", "h100x4", 4, **asked) == rows("vllm-0.17", "h100x4", 4)
+    assert rows("vllm-0.17", "h100x4", 4, fused_allreduce=False) == 0
 
 
 def test_vllm_0_11_schedules_in_line_and_sorts_for_top_p() -> None:
