@@ -251,6 +251,7 @@ class EngineProfile:
     #: Send queues of a prefill replica, chosen by destination; each sends the blocks of one request at a time. None:
     #: the blocks of all finished prompts share the link.
     transfer_queues: PositiveInt | None = None
+    caches_states: bool = True  # prefix_caching is the default for models with recurrent layers as well
     shares_prefixes: bool = True  # False: the engine's prompt reuse is not simulated, so caching stays off
     holds_longest_prompt: bool = False  # max_num_batched_tokens is at least max_model_len
     orders: tuple[Order, ...] = ("fcfs",)  # supported orders of waiting requests (catalogs/deployments/queueing.py)
