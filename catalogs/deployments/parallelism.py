@@ -180,7 +180,7 @@ def check_context_parallel(model: ModelSpec, layout: Layout) -> None:
         InputError: The layout breaks one of these rules.
     """
     tp, cp, dcp = layout.tensor_parallel, layout.context_parallel, layout.decode_context_parallel
-    if (cp > 1 or dcp > 1) and any(g.mixer is not None and not g.mixer.attends for g in model.groups):
+    if (cp > 1 or dcp > 1) and model.has_recurrent_layers:
         rule = f"context parallelism needs attention in every layer; {model.name} has linear attention"
         raise InputError(rule, f"context_parallel: {cp}, decode_context_parallel: {dcp}", "1")
     if cp > 1 and dcp not in (1, cp):

@@ -311,8 +311,14 @@ def _limits(
         max_model_len=max_model_len,
         block_size=block_size,
         kv_blocks=deployment.kv_blocks or 0,
-        prefix_caching=names.engine.prefix_caching if deployment.prefix_caching is None else deployment.prefix_caching,
+        prefix_caching=_caches_prefixes(names) if deployment.prefix_caching is None else deployment.prefix_caching,
     )
+
+
+def _caches_prefixes(names: CatalogLookup) -> bool:
+    """Return whether the engine caches the prefixes of the model by default."""
+    engine = names.engine
+    return engine.prefix_caching and (engine.caches_states or not names.model.has_recurrent_layers)
 
 
 def _batch_limits(

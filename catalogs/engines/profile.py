@@ -250,6 +250,7 @@ class EngineProfile:
     #: Prefill replicas whose KV blocks a decode replica can read, where one tensor-parallel size is a multiple of the
     #: other: all; those that do not hold copies of KV heads; those that are not wider (transfer_refusal).
     kv_readers: Literal["all", "no copies", "as wide"] = "all"
+    caches_states: bool = True  # prefix_caching is the default for models with recurrent layers as well
     shares_prefixes: bool = True  # False: the engine's prompt reuse is not simulated, so caching stays off
     holds_longest_prompt: bool = False  # max_num_batched_tokens is at least max_model_len
     orders: tuple[Order, ...] = ("fcfs",)  # supported orders of waiting requests (catalogs/deployments/queueing.py)

@@ -154,6 +154,11 @@ class ModelSpec:
         """Return whether the model is a mixture of experts."""
         return any(g.ffn is not None and g.ffn.routed for g in self.groups)
 
+    @property
+    def has_recurrent_layers(self) -> bool:
+        """Return whether some layers keep a state of fixed size instead of keys and values."""
+        return any(g.mixer is not None and not g.mixer.attends for g in self.groups)
+
     # ---- parameters
 
     @property
