@@ -308,7 +308,7 @@ def _winner(
         safest = min(left, key=lambda o: -o.requests_per_s if races else o.ratio)
         best = safest if n_failed == MOST_TRIES else simplest_best(request, plan_evaluator, left)
         start = best.requests_per_s if races else None
-        entry = plan_evaluator.entry(best.candidate, start, effort, start_is_capacity=best.status == "measured")
+        entry = plan_evaluator.entry(best.candidate, start, effort, start_is_capacity=best.is_capacity)
         if holds(entry):
             return best, entry
         left.remove(best)

@@ -205,8 +205,8 @@ class GroupSearch:
         settings = SearchSettings(trials, self.request.seed, name, options.journal, options.storage, calibration)
         order, safest = self.counted.in_order(group), self.counted.safest_first(group)
         shown = partial(self._show, self.result.n_trials)
-        outclassed, ended = self.counted.outclassed, self._ended
-        return search(order, self.counted, settings, shown, outclassed, self._lookahead, safest, ended)
+        outclassed, ended, settled = self.counted.outclassed, self._ended, self.counted.settled
+        return search(order, self.counted, settings, shown, outclassed, self._lookahead, safest, ended, settled)
 
     def _show(self, n_before: int, done: int, planned: int, best: Outcome | None) -> None:
         """Report the progress of a search that begins after `n_before` trials of earlier ones."""

@@ -27,7 +27,7 @@ from planner.answer.plan_schema import (
     Survival,
 )
 from planner.economics.money import PriceLine, Rates, energy, money, price_rows
-from planner.evaluation.capacity import TOLERANCE, find_capacity, walk_to_capacity
+from planner.evaluation.capacity import TOLERANCE, WIDEN, find_capacity, walk_to_capacity
 from planner.evaluation.confidence import (
     Confidence,
     LatencyCurve,
@@ -35,7 +35,16 @@ from planner.evaluation.confidence import (
     confidence,
     sure_rate_per_s,
 )
-from planner.evaluation.evaluator import NO_ALLOWANCE, Evaluator, Load, RunDetail, Verdict, judge, verdict_of
+from planner.evaluation.evaluator import (
+    NO_ALLOWANCE,
+    SHORT_RUN_MARGIN,
+    Evaluator,
+    Load,
+    RunDetail,
+    Verdict,
+    judge,
+    verdict_of,
+)
 from planner.problem.candidate import Candidate
 from planner.problem.price_list import PriceList, rental_need
 from planner.problem.request import PlanRequest
@@ -59,6 +68,9 @@ _MOST_RAISES: Final = 3
 
 #: Most replicas that are simulated together; of larger deployments one replica under its share is simulated.
 MOST_REPLICAS: Final = 64
+
+#: Factor between the first two rates of a search for a capacity that begins at a rate that was just missed.
+_CLOSE_STEP: Final = 1.05
 
 
 #: Least seeds of figures with error bars.
@@ -282,36 +294,48 @@ class PlanEvaluator:
         if limit is not None or n_raises == 0:
             beyond = None if effort.capacity == 1 else self._sure_rate(at.requests_per_s * _RAISE, at, seen)[1]
             return at, limit or beyond
-        speed = self.tester.allowance(candidate).speed
+        speed, reached = self.tester.allowance(candidate).speed, [at]
         for _ in range(n_raises):
-            highest = at.requests_per_s * _RAISE
+            highest = reached[-1].requests_per_s * _RAISE
             seen.append(self._verdict(candidate, highest * speed, effort.curve))
-            surest, limit = self._sure_rate(highest, at, seen)
-            if surest is None or surest <= at.requests_per_s * (1 + TOLERANCE):
+            surest, limit = self._sure_rate(highest, reached[-1], seen)
+            if surest is None or surest <= reached[-1].requests_per_s * (1 + TOLERANCE):
                 break
-            higher = self._point(candidate, surest, effort)
-            bars = self._bars(higher.verdict, seen, higher.error)
-            if not self._sure(higher.verdict, bars):
-                return at, self._missed(higher.verdict, bars)
-            at = higher
-        return at, limit
+            reached.append(self._point(candidate, surest, effort))
+            bars = self._bars(reached[-1].verdict, seen, reached[-1].error)
+            if not self._sure(reached[-1].verdict, bars):
+                limit = self._missed(reached.pop().verdict, bars)
+                break
+        # The last rates extend the curve, which may show that a rate is not sure after all.
+        while len(reached) > 1 and not self._sure(
+            reached[-1].verdict, bars := self._bars(reached[-1].verdict, seen, reached[-1].error)
+        ):
+            limit = self._missed(reached.pop().verdict, bars)
+        return reached[-1], limit
 
     def _start(self, candidate: Candidate, guess_per_s: float | None, seen: list[Verdict]) -> float | None:
         """Return the highest rate that meets the objectives with the required confidence and one seed.
 
-        The result is None if a light load does not meet them.
+        The result is None if a light load does not meet them. A short run shows that a light load does if it meets them
+        by a wide margin and a full run meets them at a higher rate.
         """
 
         def probe(rate: float) -> Verdict:
             seen.append(self._verdict(candidate, rate, 1, allow=True))
             return seen[-1]
 
-        floor = probe(self.evaluator.light_requests_per_s(candidate))
+        light_per_s = self.evaluator.light_requests_per_s(candidate)
+        short = self.tester.probe(candidate, light_per_s, self.tester.sizes.quick)
+        clear = short.met and short.value_ratio * SHORT_RUN_MARGIN <= 1
+        floor = short if clear else probe(light_per_s)
         if not floor.met:
             return None
-        guess = guess_per_s or self.evaluator.fluid_requests_per_s(candidate)
-        hopeless = partial(self.tester.hopeless, candidate)
-        return find_capacity(probe, guess, floor, hopeless=hopeless).requests_per_s
+        guess, hopeless = guess_per_s or self.tester.start_per_s(candidate), partial(self.tester.hopeless, candidate)
+        step = WIDEN if guess_per_s is None else _CLOSE_STEP
+        found = find_capacity(probe, guess, floor, hopeless=hopeless, first_step=step)
+        if found.at_capacity is short and not probe(light_per_s).met:
+            return None
+        return found.requests_per_s
 
     def _walk(self, candidate: Candidate, start_per_s: float, effort: SeedBudget, seen: list[Verdict]) -> float | None:
         """Return the highest rate near a start that meets the objectives with all seeds pooled; None if none does."""

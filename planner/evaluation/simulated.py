@@ -232,6 +232,10 @@ class SimulatedEvaluator:
         """Return the requests simulated so far in all runs."""
         return self.runs.cache.n_requests_simulated
 
+    def run_requests(self, candidate: Candidate, load: Load) -> int:
+        """Return the requests that a run under a load has; see Evaluator."""
+        return self.runs.run_requests(candidate, replace(load, requests_per_s=load.requests_per_s * self.step_factor))
+
     def observe(self, candidate: Candidate, load: Load) -> Observation:
         """Return the steady part of a run under a load, from the cache or from a new simulation."""
         factor = self.step_factor

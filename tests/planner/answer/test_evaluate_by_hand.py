@@ -489,3 +489,34 @@ def test_the_assumed_rate_is_stated() -> None:
     light = PlanRequest(**asked, objective="latency")  # type: ignore[arg-type]
     assert assumptions(light, "100 in")[-1].endswith("figures are at a light load")
     assert "no rate given" not in assumptions(PlanRequest(**asked, requests_per_s=3.0), "100 in")[-1]  # type: ignore[arg-type]
+
+
+@dataclass
+class KneeToy(KnownPlan):
+    """A latency that stays flat up to a knee and then rises as a power of the rate."""
+
+    knee_per_s: float = 15.0
+    power: float = 8.0
+
+    def value_s(self, c: Candidate, rate_per_s: float) -> float:
+        growth = 1 + 2 * (rate_per_s / self.knee_per_s) ** self.power
+        return self.base_s * growth if rate_per_s < self.fluid_requests_per_s(c) else 5.0
+
+
+@pytest.mark.parametrize(
+    ("start_per_s", "knee_per_s", "power", "error", "noise"),
+    [
+        (5.57, 8.86, 14.5, 0.1, (0.967, 1.082, 0.990, 0.949)),
+        (9.196, 18.676, 37.95, 0.2, (0.970, 1.106, 0.934, 1.043)),
+        (9.77, 15.57, 1.58, 0.1, (0.960, 1.097, 0.983, 1.058)),
+    ],
+)
+def test_a_rate_that_is_raised_too_far_does_not_refuse_a_plan_that_is_sure(
+    start_per_s: float, knee_per_s: float, power: float, error: float, noise: tuple[float, ...]
+) -> None:
+    """The last rate simulated extends the latency curve, which then shows that the rate before it is not sure."""
+    toy = KneeToy(knee_per_s=knee_per_s, power=power, operator_error=error, noise=noise)
+    assert evaluator(toy).entry(TWO, start_per_s, BEST, start_is_capacity=True).met
+    raised = evaluator(toy).entry(TWO, start_per_s, BEST)
+    assert raised.met
+    assert raised.requests_per_s >= start_per_s
