@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, isnan, nan
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -44,7 +44,7 @@ class Controller(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of a run; fast_forward, check_laws and processes do not change its results."""
+    """The options of a run; fast_forward, check_laws, processes and spread do not change its results."""
 
     fast_forward: bool = True
     seed: int | None = None  # for materialising a workload; the simulation itself draws nothing
@@ -58,6 +58,8 @@ class RunOptions:
     controllers: tuple[Controller, ...] = ()
     journal: EventLog | None = None  # the log to which the run appends its events
     processes: int = 1  # number of processes that share independent replicas (simulator/cluster/parallel.py)
+    # Computes a function, which can be pickled, for 0 to n - 1 on other machines; None: on this one
+    spread: Callable[[Callable[[int], Any], int], Sequence[Any]] | None = None
 
 
 class Cluster:

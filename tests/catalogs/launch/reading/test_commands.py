@@ -364,6 +364,20 @@ def test_the_output_of_a_command_is_no_number_and_the_hint_says_what_to_do() -> 
             {"data_parallel": 4, "expert_parallel": True, "max_num_batched_tokens": 2048, "max_num_seqs": 64,
              "gpu_memory_utilization": 0.8, "kv_dtype": "fp8"},
         ),
+        (  # TensorRT-LLM before 1.0 runs TensorRT's engines unless the command chooses PyTorch
+            "docker run nvcr.io/nvidia/tensorrt-llm/release:0.18.0 trtllm-serve Qwen/Qwen2.5-7B-Instruct",
+            {"engine": "trtllm-tensorrt"},
+        ),
+        (
+            "docker run nvcr.io/nvidia/tensorrt-llm/release:0.18.0 trtllm-serve Qwen/Qwen2.5-7B-Instruct "
+            "--backend pytorch",
+            {"engine": "trtllm"},
+        ),
+        ("trtllm-serve Qwen/Qwen2.5-7B-Instruct --backend tensorrt", {"engine": "trtllm-tensorrt"}),
+        (
+            "docker run nvcr.io/nvidia/tensorrt-llm/release:1.1.0 trtllm-serve Qwen/Qwen2.5-7B-Instruct",
+            {"engine": "trtllm"},
+        ),
         (  # a balancer of ranks without ranks
             "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-R1 --tp 8 "
             "--load-balance-method round_robin",
