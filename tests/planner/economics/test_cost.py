@@ -12,7 +12,6 @@ from catalogs.economics.prices import Price
 from catalogs.ui.words import dollars
 from planner.economics.money import Rates, energy, grid_words, money
 
-
 AMOUNTS = {0.0: "$0.00", 1234.5: "$1,234.50", 0.046: "$0.046", 5.3e-5: "$0.000053", 2e-7: "$0.0000002", None: "unknown"}
 
 
