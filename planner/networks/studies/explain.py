@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from catalogs.deployments.networks import as_network_deployment
-from catalogs.hardware.catalog import parse_hardware, with_count, with_nodes
+from catalogs.hardware.catalog import MOST_NODES, parse_hardware, with_count, with_nodes
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.terminal import ProgressCallback
 from catalogs.ui.words import counted, digits, dollars, human_s, percent, seconds
@@ -164,8 +164,9 @@ def _tried(own: Hardware) -> Iterator[tuple[str, Hardware, str]]:
     whole = with_count(with_nodes(own, 1), most)
     if own.n_accelerators < most:
         yield "hardware", whole, "more of the same accelerators"
-    else:
-        yield "hardware", with_nodes(whole, own.n_nodes + 1 if own.n_nodes < _MOST_NODES else 2 * own.n_nodes), ""
+    elif own.n_nodes < MOST_NODES:
+        more = own.n_nodes + 1 if own.n_nodes < _MOST_NODES else min(2 * own.n_nodes, MOST_NODES)
+        yield "hardware", with_nodes(whole, more), ""
     for name in ACCELERATORS_TRIED:
         if name != own.accelerator.name:
             other = parse_hardware(name)
