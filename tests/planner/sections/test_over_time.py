@@ -1,4 +1,4 @@
-"""A load that changes with time: sizes reckoned by hand, simulated in a toy fleet, and one question end to end."""
+"""A load that changes with time: sizes calculated by hand, simulated in a toy fleet, and one question end to end."""
 
 from __future__ import annotations
 
