@@ -284,8 +284,8 @@ def dominates(outcome: Outcome, candidate: Candidate) -> bool:
     """Return whether the deployment of an outcome can only be faster than a candidate, by the run behind the outcome.
 
     The candidate differs in nothing but a smaller `max_num_seqs`, which the run would not have reached either. It would
-    schedule the same requests in the same steps, and no step would be faster, because CUDA graphs are captured for no
-    more sequences.
+    schedule the same requests in the same steps, and because CUDA graphs are captured for no more sequences, no step
+    would be faster, except that a step outside a graph is not padded to the next captured size.
     """
     fewer = candidate.max_num_seqs < outcome.candidate.max_num_seqs
     return fewer and outcome.seats < candidate.max_num_seqs and not candidate.split
