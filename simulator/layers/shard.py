@@ -38,6 +38,7 @@ class Shard:
     expert_block_rows: int = 0  # rows of a block in which block-scaled experts are computed, with or without tokens
     stage: int | None = None  # the pipeline stage of the rank; None: the mean over the stages
     sums_prompts: bool = False  # whether the tokens of data-parallel ranks meet by an all-reduce outside CUDA graphs
+    gathers_quantised: bool = False  # whether the tokens that ranks gather have the data type of their experts
 
     @classmethod
     def of(cls, resolved: ResolvedDeployment) -> Shard:
@@ -60,6 +61,7 @@ class Shard:
             resolved.stage_layers,
             engine.expert_block_rows.get(unit.architecture, 0) if unit.memory_bandwidth_bytes_per_s >= HBM_RATE else 0,
             sums_prompts=engine.sums_prompts,
+            gathers_quantised=engine.gathers_quantised,
         )
 
     @property
