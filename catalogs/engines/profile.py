@@ -232,6 +232,7 @@ class EngineProfile:
     rank_dispatch: RankDispatch = "balanced"
     #: Attention ranks gather and scatter the tokens of a step with prompts by all-reduces of a buffer for all tokens.
     sums_prompts: bool = False
+    gathers_quantised: bool = False  # attention ranks quantise tokens for FP4 and FP8 experts before they gather them
     ranks_share_limits: bool = False  # default limits are those of all attention ranks together
     prefill_rank_dispatch: RankDispatch | None = None  # of replicas that only prefill; None: as on all others
     prefills_ahead: bool = True  # replicas that only prefill schedule ahead where others do

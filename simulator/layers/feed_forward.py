@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from simulator.network.collectives import ExpertRouting
 MARLIN_HIDDEN: Final = 256
 
 MARLIN_INTERMEDIATE: Final = 128
+
+#: Bytes of a value that TensorRT-LLM gathers for experts of these data types: NVFP4 has an 8-bit scale for 16 values.
+GATHERED_BYTES: Final = {"fp4": 0.5 + 1 / 16, "fp8": 1.0}
 
 #: Kernel launches of routed experts, and additional ones where their products are quantised (see `step_launches`).
 EXPERT_KERNELS: Final = 6
@@ -169,7 +172,9 @@ class ShardedMoe(ShardedFeedForward):
             sums = shard.sums_prompts and not graph and shard.dp > 1
             kinds = ("all_reduce", "all_reduce") if sums else ("all_gather", "reduce_scatter")
             for name, kind in zip(("dispatch", "combine"), kinds, strict=True):
-                exchange = Collective(kind, tokens * (hidden * ACT), shard.exchange_ranks, graph)
+                quantised = shard.gathers_quantised and kind == "all_gather"
+                each = GATHERED_BYTES.get(dtype, ACT) if quantised else ACT
+                exchange = Collective(kind, cast("Num", tokens * (hidden * each)), shard.exchange_ranks, graph)
                 calls.append(OperatorCall(name, "collective", self.count, exchange, stride=shard.tp))
         return calls
 

@@ -35,6 +35,7 @@ class Shard:
     splits_scan_inputs: bool = False  # each part of the input of linear attention is a product of its own
     stage: int | None = None  # the pipeline stage of the rank; None: the mean over the stages
     sums_prompts: bool = False  # whether the tokens of data-parallel ranks meet by an all-reduce outside CUDA graphs
+    gathers_quantised: bool = False  # whether the tokens that ranks gather have the data type of their experts
 
     @classmethod
     def of(cls, resolved: ResolvedDeployment) -> Shard:
@@ -58,6 +59,7 @@ class Shard:
             padded_expert_rows(engine, unit),
             engine.splits_scan_inputs,
             sums_prompts=engine.sums_prompts,
+            gathers_quantised=engine.gathers_quantised,
         )
 
     @property

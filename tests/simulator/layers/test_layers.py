@@ -91,6 +91,15 @@ def test_data_parallel_experts_gather_and_scatter() -> None:
     assert named(lines, "dispatch").op.message_bytes == 64 * 7168 * 2  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(("weights", "each"), [("fp4", 0.5 + 1 / 16), ("fp8", 2.0), ("bf16", 2.0)])
+def test_tensorrt_llm_gathers_tokens_in_the_type_of_the_experts(weights: str, each: float) -> None:
+    """Four bits and a scale of one byte for 16 values; block-scaled FP8 (DeepSeek) is quantised after the gather. The
+    sums come back in 16 bit."""
+    s = replace(shard("deepseek-v3", dp=8, expert_parallel=True, weight_dtype=weights), gathers_quantised=True)
+    there, back = (named(StepCalls(s).group(64), name).op for name in ("dispatch", "combine"))
+    assert (there.message_bytes, back.message_bytes) == (64 * 7168 * each, 64 * 7168 * 2.0)  # type: ignore[union-attr]
+
+
 def test_sglang_sums_the_tokens_of_all_ranks_outside_graphs() -> None:
     """DpPaddingMode: SUM_LEN in a step with prompts, all-gathers in captured decode steps."""
     s = replace(shard("deepseek-v3", dp=8, expert_parallel=True), sums_prompts=True)
