@@ -86,20 +86,21 @@ def fit(points: Sequence[Compared], page: Path) -> StatedErrorFile:
 
 def best_form(points: Sequence[Compared]) -> Form:
     """The form of the spread of one engine and metric: one that depends on waiting, or has another weight of the
-    operators' error, only where it predicts points that were left out clearly better than the simpler form does."""
-    form, loss = Form(), left_out_loss(points, Form())
+    operators' error, only where it predicts points that were left out clearly better than the simpler form does: the
+    points of models for waiting, those of models and of kinds of GPU for the weight."""
+    form, waiting = Form(), Form(by_waiting=True)
     if points[0].metric in WAITING_METRICS:
-        found = left_out_loss(points, Form(by_waiting=True))
-        if found < (1 - LEAST_GAIN) * loss:
-            form, loss = Form(by_waiting=True), found
+        without, with_it = (left_out_loss(points, f, ("model",)) for f in (form, waiting))
+        form = waiting if with_it < (1 - LEAST_GAIN) * without else form
+    loss = left_out_loss(points, form)
     losses = {weight: left_out_loss(points, replace(form, operator_weight=weight)) for weight in WEIGHTS}
     weight = min(losses, key=lambda w: losses[w])
     return replace(form, operator_weight=weight) if losses[weight] < (1 - LEAST_GAIN) * loss else form
 
 
-def left_out_loss(points: Sequence[Compared], form: Form) -> float:
+def left_out_loss(points: Sequence[Compared], form: Form, keys: Sequence[str] = ("model", "accelerator")) -> float:
     """The mean of the losses with each model left out, and with each kind of GPU; infinite where too few are left."""
-    by_key = [list(left_out(points, key, form)) for key in ("model", "accelerator")]
+    by_key = [list(left_out(points, key, form)) for key in keys]
     found = [quantile_loss(stated) for stated in by_key if stated]
     return float(np.mean(found)) if found else float("inf")
 
