@@ -43,7 +43,6 @@ from simulator.analysis.metrics import summarise
 from simulator.cluster.compiled import CompiledDeployment, compile_deployment
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import simulate
-from simulator.core.batch import BatchShape
 from simulator.core.step_log import StepLog
 from simulator.costs.totals import StepTotals
 
@@ -140,13 +139,7 @@ def served(point: Point, engine: str, prompts: dict[str, Any]) -> tuple[Compiled
 def steady(done: Run, seats: int) -> StepLog:
     """Steps between the first tokens of the request that fills the seats and of the one that leaves as many waiting."""
     first = np.sort(done.first_token_s[~np.isnan(done.first_token_s)])
-    start, end = first[seats - 1], first[len(first) - seats - 1]
-    window = StepLog()
-    for row in StepLog.merged(done.logs).table():
-        if start <= row[0] < end:
-            shape = BatchShape(int(row[2]), row[3], *(int(x) for x in (*row[4:9], row[12])))
-            window.add(row[0], int(row[1]), shape, row[9], row[10], row[11])
-    return window
+    return StepLog.merged(done.logs).between(first[seats - 1], first[len(first) - seats - 1])
 
 
 def _seconds(totals: StepTotals) -> float:
