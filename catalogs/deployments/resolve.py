@@ -333,7 +333,7 @@ def _batch_limits(
     rule = names.engine.limits_rule(unit.memory_bytes, unit.name, unit.kind)
     scale, sharing = shards if rule.per_rank else 1, attention_ranks if names.engine.ranks_share_limits else 1
     seqs = deployment.max_num_seqs or max(1, rule.max_num_seqs * scale // sharing)
-    most = max(1, rule.max_num_batched_tokens * scale // sharing)
+    most = max(deployment.max_num_seqs or 1, rule.max_num_batched_tokens * scale // sharing)
     tokens = deployment.max_num_batched_tokens or min(most, seqs * max_model_len)
     longest = min(max_model_len, names.model.max_position_tokens)
     if names.engine.holds_longest_prompt and tokens < longest:
