@@ -280,7 +280,44 @@ class PlanEvaluator:
             at: The figures at the start.
             seen: The verdicts that form the curve; those at higher rates are added.
             effort: The numbers of seeds.
-            n_raises: How often a start that is sure is raised.
+            n_raises: How often a start that is sure is raised; 0 if it is the capacity of one seed, which is raised only
+                if all seeds together are sure at a rate that is higher by `_RAISE`.
+        """
+        at, limit = self._lowered(candidate, at, seen, effort)
+        if limit is None and n_raises == 0 and effort.capacity > 1:
+            _, limit = self._sure_rate(at.requests_per_s * _RAISE, at, seen)
+            n_raises = _MOST_RAISES if limit is None else 0  # the seed of the search meets less than the others
+        if limit is not None or n_raises == 0:
+            return at, limit
+        speed, reached, n_seen = self.tester.allowance(candidate).speed, [at], len(seen)
+        for _ in range(n_raises):
+            highest = reached[-1].requests_per_s * _RAISE
+            seen.append(self._verdict(candidate, highest * speed, effort.curve))
+            surest, limit = self._sure_rate(highest, reached[-1], seen)
+            least_per_s = reached[-1].requests_per_s * (1 + TOLERANCE)
+            if surest is None or surest <= least_per_s:
+                break
+            higher, missed = self._lowered(candidate, self._point(candidate, surest, effort), seen, effort, least_per_s)
+            limit = missed or limit
+            if higher.requests_per_s > least_per_s and self._is_sure(higher, seen):
+                reached.append(higher)
+            if missed:
+                break
+        # The last rates extend the curve, which may show that a rate is not sure after all.
+        while len(reached) > 1 and not self._is_sure(reached[-1], seen):
+            last = reached.pop()
+            limit = self._missed(last.verdict, self._bars(last.verdict, seen, last.error))
+        if len(reached) == 1:
+            del seen[n_seen:]  # the verdict at the start is that of a request for this rate, which tries no others
+        return reached[-1], limit
+
+    def _lowered(
+        self, candidate: Candidate, at: _Point, seen: list[Verdict], effort: SeedBudget, least_per_s: float = 0.0
+    ) -> tuple[_Point, str | None]:
+        """Return the first rate from a start downwards at which a plan is sure, and what limits it.
+
+        What limits it is None if the plan is sure at the start. If no rate above `least_per_s` is sure, the result is
+        the last rate tried.
         """
         limit = None
         for _ in range(_SURE_STEPS):
@@ -289,29 +326,15 @@ class PlanEvaluator:
                 break
             limit = self._missed(at.verdict, bars)
             surest, _ = self._sure_rate(at.requests_per_s, at, seen)
-            rate = at.requests_per_s
-            at = self._point(candidate, min(rate / (1 + TOLERANCE), surest or rate), effort)
-        if limit is not None or n_raises == 0:
-            beyond = None if effort.capacity == 1 else self._sure_rate(at.requests_per_s * _RAISE, at, seen)[1]
-            return at, limit or beyond
-        speed, reached = self.tester.allowance(candidate).speed, [at]
-        for _ in range(n_raises):
-            highest = reached[-1].requests_per_s * _RAISE
-            seen.append(self._verdict(candidate, highest * speed, effort.curve))
-            surest, limit = self._sure_rate(highest, reached[-1], seen)
-            if surest is None or surest <= reached[-1].requests_per_s * (1 + TOLERANCE):
+            rate = min(at.requests_per_s / (1 + TOLERANCE), surest or at.requests_per_s)
+            if rate <= least_per_s:
                 break
-            reached.append(self._point(candidate, surest, effort))
-            bars = self._bars(reached[-1].verdict, seen, reached[-1].error)
-            if not self._sure(reached[-1].verdict, bars):
-                limit = self._missed(reached.pop().verdict, bars)
-                break
-        # The last rates extend the curve, which may show that a rate is not sure after all.
-        while len(reached) > 1 and not self._sure(
-            reached[-1].verdict, bars := self._bars(reached[-1].verdict, seen, reached[-1].error)
-        ):
-            limit = self._missed(reached.pop().verdict, bars)
-        return reached[-1], limit
+            at = self._point(candidate, rate, effort)
+        return at, limit
+
+    def _is_sure(self, at: _Point, seen: list[Verdict]) -> bool:
+        """Return whether a plan is sure at a rate, by the curve that the verdicts form."""
+        return self._sure(at.verdict, self._bars(at.verdict, seen, at.error))
 
     def _start(self, candidate: Candidate, guess_per_s: float | None, seen: list[Verdict]) -> float | None:
         """Return the highest rate that meets the objectives with the required confidence and one seed.

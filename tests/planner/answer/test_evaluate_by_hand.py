@@ -238,7 +238,7 @@ class LateSeeds(KnownPlan):
 def test_a_required_rate_gets_the_verdict_of_the_plan_that_recommends_it() -> None:
     """The walk to the capacity tries other rates with more seeds, which say nothing about the required one."""
     toy = LateSeeds(operator_error=0.05)
-    rate = 12.5
+    rate = 12.9
     planned = evaluator(toy).entry(TWO, rate, BEST, start_is_capacity=True)
     assert planned.met
     assert planned.requests_per_s == rate
@@ -248,6 +248,15 @@ def test_a_required_rate_gets_the_verdict_of_the_plan_that_recommends_it() -> No
         assert again.capacity_requests_per_s == rate
         odds, same = ([row.probability_met for row in found.plan.slo] for found in (again, planned))
         assert odds == pytest.approx(same)
+
+
+def test_the_capacity_of_one_seed_is_raised_where_all_seeds_are_sure_well_beyond_it() -> None:
+    """A rate that fails with all seeds is lowered until they are sure."""
+    for start_per_s in (9.0, 12.5):
+        found = evaluator(LateSeeds(operator_error=0.05)).entry(TWO, start_per_s, BEST, start_is_capacity=True)
+        assert found.met
+        assert found.requests_per_s > 1.02 * start_per_s
+        assert found.plan.limited_by is not None
 
 
 @pytest.mark.parametrize("toy", [KnownPlan(cluster=1.05), KnownPlan(operator_error=0.05), KnownPlan(base_s=0.5)])

@@ -121,7 +121,7 @@ def test_more_confidence_never_means_more_capacity() -> None:
         answer_to("llama3.1-8b", "rtx4090", "tpot.p95=40ms", trials=2, confidence=sure)["best"][
             "capacity_requests_per_s"
         ]
-        for sure in (0.5, 0.7, 0.9)
+        for sure in (0.5, 0.9)
     ]
     assert capacities == sorted(capacities, reverse=True)
     assert capacities[0] > 1.2 * capacities[-1]
