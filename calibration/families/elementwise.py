@@ -74,8 +74,8 @@ SEGMENTED_SMS = 132
 
 #: Selecting the entries that each token of a prompt attends to (sparse attention): seconds of a row beside the others
 #: of a prompt, and of each score. Public tables of SGLang time its kernel, fast_topk_transform_fused, with scores of
-#: one distribution; over the rows of GLM-5 these two numbers are 5 and 10 % long on B200 and GB200 and 11 and 17 %
-#: short on H200 and H100, in the median.
+#: one distribution. Times from these two numbers are, in the median over the rows of GLM-5, 5 and 10 % too long on B200
+#: and GB200 and 11 and 17 % too short on H200 and H100.
 SELECT = "select"
 
 SELECT_ROW_S = 30e-9
