@@ -57,7 +57,7 @@ SORT_KERNELS = 50
 
 SORT_BANDWIDTH_SHARE = 0.38
 
-#: From so many rows on, PyTorch no longer sorts all rows at once over the whole device, but each row in one block
+#: From this number of rows on, PyTorch no longer sorts all rows at once over the whole device, but each row in one block
 #: (ATen, native/cuda/Sort.cu: segmented_sort_pairs from 128 segments on). A block reads and scatters its row alone, so
 #: multiprocessors limit the rate and not the memory: 512 rows on H200 move half of its bandwidth.
 SEGMENTED_ROWS = 128
@@ -183,7 +183,7 @@ class ElementwiseModel:
 
 
 def _sorting_s(rows: FloatArray, words: FloatArray, accelerator: Accelerator) -> FloatArray:
-    """Return the seconds of sorting rows of so many words each, without the floors of the kernels.
+    """Return the seconds of sorting `rows` rows of `words` words each, without the floors of the kernels.
 
     Where the multiprocessors are not known, the memory limits any number of rows. Shape of all: (n,) or ().
     """
