@@ -57,7 +57,7 @@ SORT_KERNELS = 50
 
 SORT_BANDWIDTH_SHARE = 0.38
 
-#: From this number of rows on, PyTorch no longer sorts all rows at once over the whole device, but each row in one block
+#: From this number of rows on, PyTorch sorts each row in one block, and no longer all rows over the whole device
 #: (ATen, native/cuda/Sort.cu: segmented_sort_pairs from 128 segments on). A block reads and scatters its row alone, so
 #: multiprocessors limit the rate and not the memory: 512 rows on H200 move half of its bandwidth.
 SEGMENTED_ROWS = 128
