@@ -18,8 +18,8 @@ Nothing else was fitted on any of these points.
 
 --prompts prints the time that prompts take from the decodes, for each request: its output tokens times what the mean
 step exceeds the median one. Of a measured run it follows from the published power, energy per token and median
-inter-token latency; beside it stand the same of the scorer's workload, simulated, and the least time that the prompt
-tokens of that workload need, with matrix products at the peak of all accelerators.
+inter-token latency. Two more columns are printed: the same time in a simulation of the scorer's workload, and the least
+time that the prompt tokens of that workload need, with matrix products at the peak of all accelerators.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def print_prompts(points: list[Point]) -> None:
 
 
 def _prompt_times(point: Point) -> tuple[float, float, float, float]:
-    """Return (seconds of prompts a request as measured, of the scorer's workload, the least of it, its tokens)."""
+    """Return the prompt seconds of a request as measured, as simulated and at the peak, and its prompt tokens."""
     plant, done = serve(point.deployment, point.workload)
     window, resolved = steady(done, point.seats), plant.resolved
     output, each = float(done.requests.output_tokens.mean()), resolved.accelerators_per_replica

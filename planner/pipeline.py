@@ -218,7 +218,7 @@ def _with_all_seeds(plan_evaluator: PlanEvaluator, by_kind: Sequence[EvaluatedPl
 def _closest_that_holds(plan_evaluator: PlanEvaluator, result: SearchResult) -> list[EvaluatedPlan]:
     """Return the plan closest to the request if it meets the request with all seeds; empty if it does not.
 
-    The search measures with one seed and short runs. Its no must not stand beside a plan that meets every objective.
+    The search measures with one seed and short runs, so its refusal may be contradicted by a plan that holds with all.
     """
     if not result.outcomes:
         return []

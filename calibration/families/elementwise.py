@@ -57,7 +57,7 @@ SORT_KERNELS = 50
 
 SORT_BANDWIDTH_SHARE = 0.38
 
-#: From so many rows on, PyTorch no longer sorts all rows at once over the whole device, but each row in one block
+#: From this number of rows on, PyTorch sorts each row in one block, and no longer all rows over the whole device
 #: (ATen, native/cuda/Sort.cu: segmented_sort_pairs from 128 segments on). A block reads and scatters its row alone, so
 #: multiprocessors limit the rate and not the memory: 512 rows on H200 move half of its bandwidth.
 SEGMENTED_ROWS = 128
@@ -74,8 +74,8 @@ SEGMENTED_SMS = 132
 
 #: Selecting the entries that each token of a prompt attends to (sparse attention): seconds of a row beside the others
 #: of a prompt, and of each score. Public tables of SGLang time its kernel, fast_topk_transform_fused, with scores of
-#: one distribution; over the rows of GLM-5 these two numbers are 5 and 10 % long on B200 and GB200 and 11 and 17 %
-#: short on H200 and H100, in the median.
+#: one distribution. Times from these two numbers are, in the median over the rows of GLM-5, 5 and 10 % too long on B200
+#: and GB200 and 11 and 17 % too short on H200 and H100.
 SELECT = "select"
 
 SELECT_ROW_S = 30e-9
@@ -183,7 +183,7 @@ class ElementwiseModel:
 
 
 def _sorting_s(rows: FloatArray, words: FloatArray, accelerator: Accelerator) -> FloatArray:
-    """Return the seconds of sorting rows of so many words each, without the floors of the kernels.
+    """Return the seconds of sorting `rows` rows of `words` words each, without the floors of the kernels.
 
     Where the multiprocessors are not known, the memory limits any number of rows. Shape of all: (n,) or ().
     """

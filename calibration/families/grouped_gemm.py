@@ -66,7 +66,7 @@ STANDS_FOR: dict[str, tuple[str, ...]] = {
 #: Dtypes of which one kernel computes the experts, so that they share the chain around it: Marlin unpacks both.
 SHARE_CHAIN: dict[str, tuple[str, ...]] = {"mxfp4_marlin": ("mxfp4_marlin", "int4")}
 
-#: Rows of at most so many tokens show the chain around the products.
+#: Rows of at most this many tokens show the chain around the products.
 CHAIN_TOKENS = 8.0
 
 #: The chain takes at most this share of the shortest row of a curve.

@@ -5,9 +5,9 @@ the H100 table of vLLM 0.24 about a tenth of the 16-bit products and of the atte
 longer than in the tables of other releases, and longer than larger shapes of the same table.
 
 Products in bf16 run in cuBLAS for every engine (torch.nn.functional.linear), so every release times the same kernel.
-The median counts, after each release is scaled to the level of the release whose rows are improved. Predicting the
-rows of a release that was left out, up to 64 rows by more than 8 million weights, the mean error on H100 falls from
-3.3 to 4.2 % by one release to 2.0 to 2.9 % by the median, on H200 from 2.5 to 4.5 % to 1.5 to 3.4 %
+Each release is scaled to the level of the release whose rows are improved, and the median counts. It predicts the rows
+of a release that was left out, with up to 64 rows and more than 8 million weights, with a mean error of 2.0 to 2.9 % on
+H100 and 1.5 to 3.4 % on H200; one release alone predicts them with 3.3 to 4.2 and 2.5 to 4.5 %
 (`python tools/timing_noise.py`).
 
 Decode attention of vLLM is FlashAttention 3 on Hopper, and the collectors of 0.14 and 0.24 time it alike, with the
@@ -30,7 +30,7 @@ from catalogs.hardware.specs import Accelerator
 #: The dtype of the products that run in the same library for every engine.
 SHARED_DTYPE: Final = "bf16"
 
-#: With fewer timings of a shape than this, the odd one cannot be told.
+#: With fewer timings of a shape than this, an outlier cannot be identified.
 FEWEST_TIMINGS: Final = 3
 
 #: A release that shares fewer shapes is not scaled, and so not used.
@@ -89,7 +89,7 @@ def _seconds(rows: pd.DataFrame) -> pd.Series[float]:
 
 
 def _streams(shapes: pd.Index[int], accelerator: Accelerator) -> BoolArray:
-    """Return a mask of the shapes that reading their operands takes longer than multiplying them."""
+    """Return a mask of the shapes whose operands take longer to read than to multiply. Shape (shapes,)."""
     m, n, k = (shapes.get_level_values(name).to_numpy(float) for name in _PRODUCT)
     op = Gemm(m, n, k, SHARED_DTYPE)
     return np.asarray(memory_s(op, accelerator) > compute_s(op, accelerator), dtype=np.bool_)

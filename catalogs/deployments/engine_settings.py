@@ -168,8 +168,12 @@ DEFAULTS: Final = EngineSettings()
 
 def padded_expert_rows(engine: EngineProfile, unit: Accelerator) -> int:
     """Return the rows of the blocks in which an engine computes block-scaled experts on a device, or 0."""
-    has_hbm = unit.memory_bandwidth_bytes_per_s >= HBM_RATE
-    return engine.expert_block_rows.get(unit.architecture, 0) if has_hbm else 0
+    return engine.expert_block_rows.get(unit.architecture, 0) if has_hbm(unit) else 0
+
+
+def has_hbm(unit: Accelerator) -> bool:
+    """Return whether a card of Hopper or Blackwell has HBM, by the bandwidth of its memory."""
+    return unit.memory_bandwidth_bytes_per_s >= HBM_RATE
 
 
 def _no_graphs() -> dict[str, Any]:

@@ -32,9 +32,8 @@ class Layout:
     decode_context_parallel: int = 1  # reuses the tensor or context ranks
     all2all_backend: All2All = ALLGATHER_REDUCESCATTER
     redundant_experts: int = 0  # copies of popular experts in each layer, with which all ranks have equal loads
-    two_batch_overlap: bool = (
-        False  # a rank's tokens run as two halves; the exchange of one overlaps the other's kernels
-    )
+    #: A rank's tokens run as two halves, and the exchange of one overlaps the kernels of the other.
+    two_batch_overlap: bool = False
 
     @classmethod
     def of(cls, block: Mapping[str, Any]) -> Layout:

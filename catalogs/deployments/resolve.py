@@ -260,8 +260,8 @@ def _weight_dtype(requested: str | None, names: CatalogLookup) -> tuple[str, tup
 def _kv_dtype(requested: str | None, weight_dtype: str, names: CatalogLookup) -> tuple[str, tuple[str, ...]]:
     """Return the dtype of the KV cache, and notices about it.
 
-    The engine's default ("auto") is what the checkpoint declares, else what the engine chooses for the model, else the
-    dtype of the activations.
+    The default is what the checkpoint declares, else what the engine chooses for the model on this accelerator
+    (`EngineProfile.default_kv_dtype`), else the dtype of the activations.
     """
     unit = names.hardware.accelerator
     declared = names.model.weight_format(weight_dtype).kv_dtype

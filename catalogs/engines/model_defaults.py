@@ -37,7 +37,7 @@ class ReceiveIntervals:
 
 
 class Device(Protocol):
-    """What a rule asks of an accelerator."""
+    """The properties of an accelerator that a rule compares."""
 
     @property
     def name(self) -> str:

@@ -204,8 +204,8 @@ class EngineProfile:
     packs_weights: bool = True  # on a CPU, lays weights out for oneDNN when it loads them; plain torch does not
     top_p_by_sort: bool = False  # top_p sampling sorts all logits, instead of using a kernel without a sort
     fuses_norms: bool = False  # in graphs, the all-reduce kernel also adds the residual and normalises
-    #: The largest message whose all-reduce does so, by architecture of a card with HBM ("all": any card) and by the
-    #: largest group of ranks. Architectures that are not named never do so; {}: all messages of graphs.
+    #: The largest message whose all-reduce does so, in bytes, by architecture of a card with HBM ("all": any card) and
+    #: by the largest group of ranks. Architectures that are not named never do so; {}: all messages of graphs.
     fused_norm_bytes: dict[str, dict[int, PositiveInt]] = field(default_factory=dict)
     fuses_norms_of_ranks: bool = True  # False: not with several data-parallel ranks
     fuses_norms_of_stages: bool = True  # False: not with several pipeline stages
@@ -220,7 +220,7 @@ class EngineProfile:
     splits_scan_inputs: bool = False
     model_defaults: tuple[ModelDefaults, ...] = ()  # rules by model and accelerator, in order
     receiving: ReceiveIntervals | None = None  # None: requests are received before every step
-    default_kv_dtype: str | None = None  # None: what the checkpoint declares, else that of the activations
+    default_kv_dtype: str | None = None  # unless the checkpoint declares one; None: that of the activations
     #: Flag of each key of deployment.yaml; in files, also the name of a table (catalogs/engines/flags.py).
     flags: Annotated[dict[str, str], BeforeValidator(flags_of)] = field(default_factory=dict)
     #: What gpu_memory_utilization is a fraction of. "profiled": all memory, for weights, activations of a start-up run
@@ -235,7 +235,7 @@ class EngineProfile:
     gathers_quantised: bool = False  # attention ranks quantise tokens for FP4 and FP8 experts before they gather them
     ranks_share_limits: bool = False  # default limits are those of all attention ranks together
     prefill_rank_dispatch: RankDispatch | None = None  # of replicas that only prefill; None: as on all others
-    prefills_ahead: bool = True  # replicas that only prefill schedule ahead where others do
+    prefills_ahead: bool = True  # replicas that only prefill schedule ahead where others do; False: they do not
     balance_steps: NonNegativeInt = 0  # steps that attention ranks wait to start prompts together; 0: no wait
     physical_batch_tokens: NonNegativeInt = 0  # most tokens per device pass; 0: a step is one pass
     #: The stages of pipeline_parallel compute one batch, one stage after the other, and no second batch enters before

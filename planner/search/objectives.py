@@ -316,7 +316,7 @@ class LowestLatency:
     tester: CandidateTester
 
     def settled(self, candidate: Candidate, best: Outcome, faster: Outcome) -> bool:  # noqa: ARG002
-        """Return False: the smallest latency is a matter of small differences, which chance decides too."""
+        """Return False: plans with similar latencies differ by chance, so none is left out."""
         return False
 
     def outclassed(self, candidate: Candidate, best: Outcome) -> bool:  # noqa: ARG002

@@ -101,7 +101,8 @@ class Pricer:
         """Return the cost of an exchange that runs while the kernels of the other half of the step run.
 
         What exceeds half of their time is exposed (the other half hides the second exchange of the layer). The normal
-        kernels of the exchange occupy multiprocessors, so that the kernels beside them take as much longer.
+        kernels of the exchange occupy multiprocessors, so that the kernels beside them take longer: at least this share
+        of the overlapped time is exposed.
         """
         per_layer = (self._cost(call).seconds * (call.count / line.count) for call in line.behind)
         hiding = sum(per_layer, start=np.zeros(())) / 2

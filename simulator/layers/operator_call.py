@@ -37,9 +37,8 @@ class OperatorCall:
     skewed: bool = True  # ranks wait for each other before a collective; False: the next one of the layer includes it
     layers: LayerGroup | None = None  # the layers that run it; None: it runs before or after all layers
     runs: BoolArray | bool = True  # where it runs, if the counts of the operator are arrays; broadcasts to their shape
-    parts: FloatArray | float = (
-        1.0  # equal parts of the step, each of which runs it; broadcasts to the shape of the counts
-    )
+    #: Equal parts of the step, each of which runs it; broadcasts to the shape of the counts.
+    parts: FloatArray | float = 1.0
     behind: tuple[OperatorCall, ...] = ()  # kernels of the other half of the step, behind which this exchange is hidden
 
 

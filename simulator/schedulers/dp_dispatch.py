@@ -10,7 +10,7 @@ from simulator.core.request import Request
 from simulator.schedulers.continuous_batching import ContinuousBatching
 from simulator.schedulers.rules import PRESSURE_FROM
 
-#: vLLM's weight of a waiting request (DPLBAsyncMPClient.get_core_engine_for_request, versions up to 0.15).
+#: vLLM's weight of a waiting request (DPLBAsyncMPClient.get_core_engine_for_request, versions up to 0.17).
 WAITING_WEIGHT: Final = 4
 
 #: Weight in later versions, per waiting request and fraction of the cache in use beyond PRESSURE_FROM.
@@ -91,7 +91,7 @@ class RankLeastRequests(_LeastScore):
 
 
 class RankQueueScore(_LeastScore):
-    """The rank with the lowest sum of four times its waiting requests and its running ones (vLLM up to 0.15)."""
+    """The rank with the lowest sum of four times its waiting requests and its running ones (vLLM up to 0.17)."""
 
     def score(self, rank: Rank) -> float:
         """Return four times the waiting requests plus the running ones."""

@@ -175,7 +175,7 @@ def _inference_service(spec: dict[str, Any], name: str) -> Iterator[PodGroup]:
             words += [flag, str(worker[key])]
     own = {**model, "name": name, "command": ["vllm", "serve"], "args": words}
     pod = {**predictor, "containers": [own]}
-    yield PodGroup(pod, name, replicas, int(worker.get("pipelineParallelSize") or 1))
+    yield PodGroup(pod, name, replicas, count_under(worker, "pipelineParallelSize") or 1)
 
 
 def _hugging_face_words(words: list[str], storage: str) -> list[str]:
@@ -209,9 +209,11 @@ def _llm_inference_service(spec: dict[str, Any], name: str) -> Iterator[PodGroup
         containers = mappings_under(pod, "containers") or [{"name": "main"}]
         main = next((c for c in containers if c.get("name") == "main"), containers[0])
         pod["containers"] = [_llm_main(main, model, sizes)]
-        nodes = max(int(sizes.get("data") or 1) // max(int(sizes.get("dataLocal") or sizes.get("data") or 1), 1), 1)
+        data = count_under(sizes, "data") or 1
+        local = count_under(sizes, "dataLocal") if sizes.get("dataLocal") else data
+        nodes = max(data // local, 1)
         if not sizes.get("data") and mapping_under(part, "worker"):
-            nodes = int(sizes.get("pipeline") or 1)
+            nodes = count_under(sizes, "pipeline") or 1
         yield PodGroup(pod, f"{name}-{role}" if role else name, count_under(part, "replicas"), nodes, role)
 
 
@@ -238,9 +240,8 @@ def _llm_main(main: dict[str, Any], model: Mapping[str, Any], sizes: Mapping[str
 def _llm_d_part(artifacts: dict[str, Any], part: dict[str, Any], role: str) -> PodGroup:
     """Return the prefill or decode pods of llm-d's values."""
     sizes = mapping_under(part, "parallelism")
-    tensor, local = int(sizes.get("tensor") or 1), int(sizes.get("dataLocal") or 1)
-    workers = int(sizes.get("workers") or 1)
-    data = int(sizes.get("data") or local * workers)
+    tensor, local, workers = (count_under(sizes, key) or 1 for key in ("tensor", "dataLocal", "workers"))
+    data = count_under(sizes, "data") if sizes.get("data") else local * workers
     if not sizes.get("dataLocal"):
         local = max(data // workers, 1)
     nodes = workers if sizes.get("workers") else max(data // local, 1)

@@ -187,7 +187,7 @@ class Reading:
         elif copies:
             self.keys["redundant_experts"] = copies
 
-    def halves(self) -> None:
+    def drop_overlap_without_deepep(self) -> None:
         """Leave out the overlap of two halves of a step, with a note, where the exchange is not DeepEP's."""
         if self.keys.get("two_batch_overlap") and not str(self.keys.get("all2all_backend")).startswith("deepep"):
             del self.keys["two_batch_overlap"]

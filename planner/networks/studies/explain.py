@@ -33,7 +33,8 @@ _GOALS: Final = {
 #: Trials of the search on each piece of hardware that is tried.
 _TRIALS: Final = 8
 
-_MOST_NODES: Final = 4
+#: Below this number of nodes, one more node is tried; from it on, twice as many.
+_DOUBLED_FROM_NODES: Final = 4
 
 
 def explain_network(answer: NetworkAnswer, tell: ProgressCallback = lambda _: None) -> Explanation:
@@ -165,7 +166,7 @@ def _tried(own: Hardware) -> Iterator[tuple[str, Hardware, str]]:
     if own.n_accelerators < most:
         yield "hardware", whole, "more of the same accelerators"
     elif own.n_nodes < MOST_NODES:
-        more = own.n_nodes + 1 if own.n_nodes < _MOST_NODES else min(2 * own.n_nodes, MOST_NODES)
+        more = own.n_nodes + 1 if own.n_nodes < _DOUBLED_FROM_NODES else min(2 * own.n_nodes, MOST_NODES)
         yield "hardware", with_nodes(whole, more), ""
     for name in ACCELERATORS_TRIED:
         if name != own.accelerator.name:

@@ -77,6 +77,7 @@ def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     [
         ("vllm-0.11", "nemotron-nano-12b-v2", False),  # state-space layers
         ("vllm-0.15", "nemotron-nano-12b-v2", False),
+        ("vllm-0.17", "nemotron-nano-12b-v2", False),
         ("vllm", "nemotron-nano-12b-v2", True),
         ("vllm-0.11", DENSE, True),
         ("vllm-0.11", "gemma-3-27b", True),  # windows are attention

@@ -24,6 +24,7 @@ LLAMA, QWEN, DEEPSEEK = "llama3.1-8b", "qwen3-30b-a3b", "deepseek-v3"
         ("vllm-0.11", LLAMA, 2, 4, None),
         ("vllm-0.11", LLAMA, 4, 2, "at least as wide"),
         ("vllm-0.11", DEEPSEEK, 8, 1, "at least as wide"),
+        ("vllm-v0", LLAMA, 4, 2, "at least as wide"),
         ("vllm-0.15", LLAMA, 4, 2, None),
         ("vllm", QWEN, 8, 4, "copies of 4 KV heads"),
         ("vllm", QWEN, 4, 8, None),

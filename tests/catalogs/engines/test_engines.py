@@ -55,6 +55,12 @@ def test_versions_differ_where_the_engine_did() -> None:
     assert old.host == new.host
 
 
+def test_tensorrt_llm_0_11_hands_over_and_gathers_without_the_rules_of_later_versions() -> None:
+    new, old = load_engine("trtllm"), load_engine("trtllm-tensorrt")
+    assert (new.first_token, old.first_token) == ("admission", "prefill")
+    assert (new.gathers_quantised, old.gathers_quantised) == (True, False)
+
+
 def test_vllm_normalises_in_the_all_reduce_from_0_17_on_where_the_kernel_exists() -> None:
     """Pull requests 34299 and 34392: Hopper and Blackwell with HBM, several tensor ranks, no other kind of rank."""
     from catalogs.deployments.resolve import resolve

@@ -150,3 +150,18 @@ def test_values_of_the_wrong_form_are_named(tmp_path: Path, before: str, after: 
     assert before in STACK
     with pytest.raises(InputError, match=rule):
         read(tmp_path, STACK.replace(before, after))
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "key"),
+    [
+        (LLM_SERVICE, "data: 4", "data"),
+        (LLM_SERVICE, "dataLocal: 4", "dataLocal"),
+        (LLM_D, "tensor: 2", "tensor"),
+    ],
+)
+def test_sizes_that_are_no_numbers_are_named(tmp_path: Path, text: str, before: str, key: str) -> None:
+    assert before in text
+    wrong = text.replace(before, f"{key}: two", 1)
+    with pytest.raises(InputError, match=f"{key} of a manifest is a whole number: got 'two'"):
+        read(tmp_path, wrong)
