@@ -280,8 +280,8 @@ class PlanEvaluator:
             at: The figures at the start.
             seen: The verdicts that form the curve; those at higher rates are added.
             effort: The numbers of seeds.
-            n_raises: How often a start that is sure is raised. With 0 (it is the capacity of one seed) it is raised only
-                if all seeds together are sure at a rate that is higher by `_RAISE`.
+            n_raises: How often a start that is sure is raised. With 0 it is the capacity of one seed, which is raised
+                only if all seeds together are sure at a rate that is higher by `_RAISE`.
         """
         at, limit = self._lowered(candidate, at, seen, effort)
         if limit is None and n_raises == 0 and effort.capacity > 1:
