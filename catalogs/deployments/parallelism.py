@@ -48,7 +48,7 @@ def resolve_layout(deployment: Deployment, model: ModelSpec, hardware: Hardware)
         raise InputError(f"pipeline_parallel exceeds the layers of {d.model}", d.pipeline_parallel, str(model.n_layers))
     replicas = d.replicas
     found = Layout(**{f.name: getattr(d, f.name) for f in fields(Layout)})
-    _check_exchange(found)
+    _check_exchange(found, model)
     check_copies(found, model)
     found, notices = _spread_experts(replicas, found, hardware)
     check_tensor_parallel(model, found.tensor_parallel, found.expert_parallel)
@@ -125,11 +125,14 @@ def check_engine(layout: Layout, engine: EngineProfile) -> None:
             raise InputError(f"{key} is not simulated for {engine.name}", requested, str(default))
 
 
-def _check_exchange(layout: Layout) -> None:
+def _check_exchange(layout: Layout, model: ModelSpec) -> None:
     """Check that a non-default all-to-all backend has whole experts and ranks with different tokens.
 
     Within one group of tensor ranks, every rank already holds every token.
     """
+    if layout.two_batch_overlap and not model.is_moe:
+        rule = f"two_batch_overlap overlaps the exchange of tokens with experts; {model.name} has none"
+        raise InputError(rule, "true", "two_batch_overlap: false")
     if layout.all2all_backend == ALLGATHER_REDUCESCATTER:
         if layout.two_batch_overlap:  # vLLM refuses it too; SGLang falls back to steps in one batch
             rule = "two_batch_overlap is simulated with the backends that send tokens to their experts only"

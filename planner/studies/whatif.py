@@ -120,7 +120,9 @@ def _compared(base: PlanRequest, plan: Plan, changes: Changes, caution: str, eff
     differs = [("requests/s", digits(planned), digits(now))] if digits(planned) != digits(now) else []
     if base.workload != request.workload:
         differs.append(("workload", base.workload, request.workload))
-    differs += deployment_differs(plan.deployment, block)
+    if base.engine != request.engine:
+        differs.append(("engine", base.engine, request.engine))
+    differs += [row for row in deployment_differs(plan.deployment, block) if row[0] != "engine"]
     reason = found.unstartable()
     if reason is not None:
         return WhatIf(PlanComparison(tuple(differs), ()), (reason,), None)

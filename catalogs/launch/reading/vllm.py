@@ -87,7 +87,7 @@ def read_vllm(line: LaunchLine) -> Reading:
     _variables(reading)
     reading.leave_out_unknown_choices()
     _copies(reading)
-    reading.drop_overlap_without_deepep()
+    reading.drop_overlap_without_deepep(refused=True)
     return reading
 
 

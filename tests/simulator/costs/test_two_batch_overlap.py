@@ -96,6 +96,10 @@ def test_halves_need_an_exchange_that_sends_tokens_to_their_experts() -> None:
     with pytest.raises(InputError, match="two_batch_overlap is simulated with the backends") as wrong:
         resolve(Deployment(**KEYS, two_batch_overlap=True))  # type: ignore[arg-type]
     assert wrong.value.nearest == "all2all_backend: deepep_low_latency"
+    dense = Deployment(model="llama3.1-8b", hardware="h100", two_batch_overlap=True)
+    with pytest.raises(InputError, match="-8b has none") as wrong:
+        resolve(dense)
+    assert wrong.value.nearest == "two_batch_overlap: false"
     other = KEYS | {"engine": "trtllm", "all2all_backend": "deepep_low_latency"}
     with pytest.raises(InputError, match="not simulated for trtllm"):
         resolve(Deployment(**other, two_batch_overlap=True))  # type: ignore[arg-type]

@@ -200,7 +200,7 @@ def test_every_flag_has_a_note() -> None:
     )
     found = read(text)
     expected = {
-        "--max-num-seqs": "read", "--port": "no effect", "--enable-dbo": "no effect",
+        "--max-num-seqs": "read", "--port": "no effect", "--enable-dbo": "trap",
         "--use-v2-block-manager": "deprecated", "--max-num-sequences": "unknown", "--api-key a b": "no effect",
         "--disable-log-requests": "deprecated",
     }  # fmt: skip
@@ -209,6 +209,15 @@ def test_every_flag_has_a_note() -> None:
         "vllm has no such flag; nearest: --max-num-seqs"
     )
     assert found.kept == ("--port", "1", "--api-key", "a", "b")
+
+
+def test_a_launch_that_the_engine_refuses_is_a_trap() -> None:
+    """vLLM does not start with halves of steps and without DeepEP; SGLang runs whole steps."""
+    (note,) = [n for n in read(f"vllm serve {LLAMA8} --enable-dbo").notes if n.flag == "--enable-dbo"]
+    assert note.kind == "trap"
+    assert "refuses to start" in note.text
+    sglang = f"python -m sglang.launch_server --model-path {LLAMA8} --enable-two-batch-overlap"
+    assert kinds(read(sglang), "--enable-two-batch-overlap") == ["no effect"]
 
 
 @pytest.mark.parametrize(
