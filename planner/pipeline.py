@@ -35,11 +35,11 @@ from planner.answer.candidate_search import (
 )
 from planner.answer.evaluate import (
     BEST,
+    MOST_REPLICAS,
     OTHER,
     EvaluatedPlan,
     PlanEvaluator,
     SeedBudget,
-    assumptions,
     objective_value,
     pareto,
     prices_of,
@@ -239,6 +239,21 @@ def _method(result: SearchResult, n_left: int) -> str:
     if result.n_outclassed:
         return "all candidates except those that cannot win"
     return "all candidates" if len(result.outcomes) >= n_left else "all candidates that may carry the load"
+
+
+def assumptions(request: PlanRequest, lengths: str) -> list[str]:
+    """Return the assumptions behind the figures, one sentence each; `lengths` describes those of the requests."""
+    lines = [
+        f"workload {request.workload}: its arrivals, of which only the rate is scaled, and requests of these lengths: "
+        f"{lengths}",
+        "the search and the alternatives simulate one replica under its share of the requests; the figures of the best "
+        f"plan come from all its replicas behind one round-robin router, up to {MOST_REPLICAS} of them",
+        "latencies are measured at the client, in the steady part of each run",
+    ]
+    if request.requests_per_s is None:
+        at = "a light load" if request.objective == "latency" else "the highest rate that meets every objective"
+        lines.append(f"no rate given: figures are at {at}")
+    return lines
 
 
 def _entries_of(request: PlanRequest, plan_evaluator: PlanEvaluator, searched: GroupSearch) -> list[EvaluatedPlan]:

@@ -47,7 +47,6 @@ from planner.evaluation.evaluator import (
 )
 from planner.problem.candidate import Candidate
 from planner.problem.price_list import PriceList, rental_need
-from planner.problem.request import PlanRequest
 from planner.search.candidate_tester import CandidateTester
 
 #: Rates relative to the operating point, at which the slope of the latency is determined (for the error bars).
@@ -449,21 +448,6 @@ def _limit(capacity: float, probes: Sequence[Verdict]) -> str | None:
         return None
     first = min(beyond, key=lambda v: v.requests_per_s)
     return first.worst.name if first.value_ratio > 1 else QUEUE
-
-
-def assumptions(request: PlanRequest, lengths: str) -> list[str]:
-    """Return the assumptions behind the figures, one sentence each; `lengths` describes those of the requests."""
-    lines = [
-        f"workload {request.workload}: its arrivals, of which only the rate is scaled, and requests of these lengths: "
-        f"{lengths}",
-        "the search and the alternatives simulate one replica under its share of the requests; the figures of the best "
-        f"plan come from all its replicas behind one round-robin router, up to {MOST_REPLICAS} of them",
-        "latencies are measured at the client, in the steady part of each run",
-    ]
-    if request.requests_per_s is None:
-        at = "a light load" if request.objective == "latency" else "the highest rate that meets every objective"
-        lines.append(f"no rate given: figures are at {at}")
-    return lines
 
 
 def prices_of(plan: Plan, candidate: Candidate) -> list[PriceLine]:

@@ -16,7 +16,6 @@ from planner.answer.evaluate import (
     OTHER,
     EvaluatedPlan,
     PlanEvaluator,
-    assumptions,
     objective_value,
     pareto,
 )
@@ -25,6 +24,7 @@ from planner.economics.money import Energy, Money
 from planner.evaluation.capacity import TOLERANCE
 from planner.evaluation.confidence import allowance_for
 from planner.evaluation.evaluator import Load, Observation, RunDetail, RunSizes, judge
+from planner.pipeline import assumptions
 from planner.problem.candidate import Candidate
 from planner.problem.demand import Demand, FailureTolerance, RequiredRates
 from planner.problem.price_list import PriceList
