@@ -17,8 +17,9 @@ from setuptools import setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
-#: The list of modules and the file of their digests.
-KNOWN = runpy.run_path(str(ROOT / "simulator/core/compiled_modules.py"))
+#: The list of modules, and the file of their digests.
+COMPILED = runpy.run_path(str(ROOT / "simulator/core/compiled_modules.py"))["COMPILED"]
+INSTALLATION = runpy.run_path(str(ROOT / "catalogs/ui/installation.py"))
 #: The compiler checks types first, so it needs the dependencies besides itself.
 COMPILER = ["mypy>=2", "pandas-stubs", "scipy-stubs", "types-PyYAML"]
 #: No result may depend on the processor: some compilers would otherwise fuse a multiplication with an addition.
@@ -33,9 +34,9 @@ class Compile(build_ext):
         if self.inplace or self.editable_mode:
             raise SystemExit("modules are not compiled in a checkout, where edits of their source would have no effect")
         super().run()
-        target = Path(self.build_lib) / KNOWN["DIGESTS"]
+        target = Path(self.build_lib) / INSTALLATION["DIGESTS"]
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(json.dumps(KNOWN["digests"](ROOT), indent=1) + "\n", encoding="utf-8")
+        target.write_text(json.dumps(INSTALLATION["digests"](COMPILED, ROOT), indent=1) + "\n", encoding="utf-8")
 
 
 def compiled() -> dict[str, Any]:
@@ -49,7 +50,7 @@ def compiled() -> dict[str, Any]:
         return {}
     from mypyc.build import mypycify
 
-    modules = mypycify(list(KNOWN["COMPILED"]), opt_level="3", debug_level="0", group_name="llm_capacity_planner")
+    modules = mypycify(list(COMPILED), opt_level="3", debug_level="0", group_name="llm_capacity_planner")
     for module in modules:
         module.extra_compile_args += FLAGS
     return {"ext_modules": modules, "cmdclass": {"build_ext": Compile}}

@@ -18,6 +18,7 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,8 +56,17 @@ CENTRAL: Final = (0.5, 0.8, 0.9)  # levels of two-sided intervals
 LIKE: Final = ("Llama", ("h100", "h200"))  # models and GPUs that open and closed loops have in common
 
 LEAST_GAIN: Final = 0.01  # of the loss, that justifies a spread with one parameter more
+WEIGHTS: Final = (0.25, 0.5, 1.5)  # of the operators' error in the spread that are tried in place of 1
 
 Stated = tuple[Compared, StatedError]  # a point and the error stated for it
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the spread of a group of runs depends on."""
+
+    by_waiting: bool = False
+    operator_weight: float = 1.0
 
 
 # ---- learning
@@ -65,7 +75,7 @@ Stated = tuple[Compared, StatedError]  # a point and the error stated for it
 def fit(points: Sequence[Compared], page: Path) -> StatedErrorFile:
     """Groups by engine and metric, of public runs; else of the page's own comparisons."""
     by_fit = sorted(_grouped(points, lambda p: (p.engine, p.metric)).items())
-    groups = [_group(mine, waiting_helps(mine)) for _, mine in by_fit]
+    groups = [_group(mine, best_form(mine)) for _, mine in by_fit]
     public = {g.engine for g in groups}
     for (engine, metric), log_ratios in sorted(verified(page).items()):
         if engine not in public:
@@ -74,13 +84,25 @@ def fit(points: Sequence[Compared], page: Path) -> StatedErrorFile:
     return StatedErrorFile(calibration_set=CALIBRATION_SET, groups=tuple(groups))
 
 
-def waiting_helps(points: Sequence[Compared]) -> bool:
-    """Whether a spread that depends on waiting predicts the points of models that were left out clearly better than one
-    spread for all loads does."""
-    if points[0].metric not in WAITING_METRICS:
-        return False
-    with_it, without = (list(left_out(points, "model", by_waiting)) for by_waiting in (True, False))
-    return bool(with_it) and quantile_loss(with_it) < (1 - LEAST_GAIN) * quantile_loss(without)
+def best_form(points: Sequence[Compared]) -> Form:
+    """The form of the spread of one engine and metric: one that depends on waiting, or has another weight of the
+    operators' error, only where it predicts points that were left out clearly better than the simpler form does: the
+    points of models for waiting, those of models and of kinds of GPU for the weight."""
+    form, waiting = Form(), Form(by_waiting=True)
+    if points[0].metric in WAITING_METRICS:
+        without, with_it = (left_out_loss(points, f, ("model",)) for f in (form, waiting))
+        form = waiting if with_it < (1 - LEAST_GAIN) * without else form
+    loss = left_out_loss(points, form)
+    losses = {weight: left_out_loss(points, replace(form, operator_weight=weight)) for weight in WEIGHTS}
+    weight = min(losses, key=lambda w: losses[w])
+    return replace(form, operator_weight=weight) if losses[weight] < (1 - LEAST_GAIN) * loss else form
+
+
+def left_out_loss(points: Sequence[Compared], form: Form, keys: Sequence[str] = ("model", "accelerator")) -> float:
+    """The mean of the losses with each model left out, and with each kind of GPU; infinite where too few are left."""
+    by_key = [list(left_out(points, key, form)) for key in keys]
+    found = [quantile_loss(stated) for stated in by_key if stated]
+    return float(np.mean(found)) if found else float("inf")
 
 
 def quantile_loss(stated: Iterable[Stated]) -> float:
@@ -91,12 +113,12 @@ def quantile_loss(stated: Iterable[Stated]) -> float:
     return float(np.mean(np.maximum(levels * beyond, (levels - 1) * beyond)))
 
 
-def _group(points: Sequence[Compared], by_waiting: bool) -> Group:
+def _group(points: Sequence[Compared], form: Form) -> Group:
     first = points[0]
     columns = ("log_ratio", "operator_error", "waiting_share")
     log_ratios, errors, shares = (np.array([getattr(p, key) for p in points]) for key in columns)
-    waiting = shares if by_waiting else None
-    return fit_group(first.engine, first.metric, log_ratios, errors, f"{first.engine}, {SOURCES[first.part]}", waiting)
+    waiting, source = shares if form.by_waiting else None, f"{first.engine}, {SOURCES[first.part]}"
+    return fit_group(first.engine, first.metric, log_ratios, errors, source, waiting, form.operator_weight)
 
 
 def write(found: StatedErrorFile, path: Path) -> None:
@@ -110,14 +132,14 @@ def write(found: StatedErrorFile, path: Path) -> None:
 # ---- checking
 
 
-def left_out(points: Sequence[Compared], key: str, by_waiting: bool | None = None) -> Iterator[Stated]:
-    """Each point of one engine and metric with the error learned without all points that share its `key`; `by_waiting`
-    determines whether its spread depends on waiting, None: if that helps."""
-    depends = waiting_helps(points) if by_waiting is None else by_waiting
+def left_out(points: Sequence[Compared], key: str, form: Form | None = None) -> Iterator[Stated]:
+    """Each point of one engine and metric with the error learned without all points that share its `key`, with this
+    form of the spread; None: the best one."""
+    form = form or best_form(points)
     for value, mine in _grouped(points, lambda p: getattr(p, key)).items():
         others = [p for p in points if getattr(p, key) != value]
         if len(others) >= LEAST_CONFORMAL:
-            groups = {mine[0].metric: _group(others, depends)}
+            groups = {mine[0].metric: _group(others, form)}
             yield from ((p, StatedError(p.engine, p.operator_error, groups, p.waiting_share)) for p in mine)
 
 
@@ -184,7 +206,10 @@ def waiting_lines(learned: Sequence[Compared]) -> list[str]:
         firsts = [p for p in mine if p.metric in WAITING_METRICS]
         if not firsts:
             continue
-        by_load, for_all = (list(left_out(firsts, "model", by_waiting)) for by_waiting in (True, False))
+        form = best_form(firsts)
+        by_load, for_all = (
+            list(left_out(firsts, "model", replace(form, by_waiting=by_waiting))) for by_waiting in (True, False)
+        )
         edges = np.quantile([p.waiting_share for p in firsts], [0, 1 / 3, 2 / 3, 1])
         for i in range(3):
             low, high = float(edges[i]), float(edges[i + 1])

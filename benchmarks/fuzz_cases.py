@@ -78,7 +78,7 @@ def draw_case(seed: int, most_requests: int = 120) -> Case:
 
 
 #: Keys that only mixtures of experts have.
-_OF_EXPERTS: Final = ("expert_parallel", "all2all_backend", "redundant_experts", "rank_dispatch")
+_OF_EXPERTS: Final = ("expert_parallel", "all2all_backend", "redundant_experts", "two_batch_overlap", "rank_dispatch")
 
 
 def _focus(drawer: Drawer, deployment: dict[str, Any]) -> tuple[str, ...]:
@@ -92,9 +92,9 @@ def _focus(drawer: Drawer, deployment: dict[str, Any]) -> tuple[str, ...]:
     chosen = tuple(rng.sample(names, rng.randint(1, 3)))
     for name in chosen:
         deployment[name] = drawer.key(name, fields[name], name)
-    if {"all2all_backend", "rank_dispatch", "redundant_experts"} & set(chosen):
+    if {"all2all_backend", "rank_dispatch", "redundant_experts", "two_batch_overlap"} & set(chosen):
         deployment |= {"expert_parallel": True, "data_parallel": rng.choice((2, 4))}
-    if "redundant_experts" in chosen:
+    if {"redundant_experts", "two_batch_overlap"} & set(chosen):
         deployment["all2all_backend"] = "deepep_low_latency"
     if "swap_space_gib" in chosen:
         deployment |= {"preemption": "swap", "engine": "vllm-v0"}
@@ -267,6 +267,8 @@ def _speculative(d: Drawer) -> dict[str, Any]:
         found["model"] = d.rng.choice(USUAL_MODELS) if method == "draft_model" else "head"
     if d.rng.random() < 0.2:
         found |= {"acceptance": None, "acceptance_length": d.rng.choice((1.0, 1.5, 9.0))}
+    if d.rng.random() < (0.5 if method == "ngram" else 0.05):
+        found["draft_rate"] = d.rng.choice((0.01, 0.3, 1.0))
     return found | ({"topk": 2, "num_draft_tokens": k + 2} if d.rng.random() < 0.1 else {})
 
 

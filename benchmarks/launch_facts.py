@@ -75,7 +75,7 @@ def trtllm_flags(row: Row) -> dict[str, Any]:
 
 
 def sglang_flags(row: Row) -> dict[str, Any]:
-    """dsr1_*, qwen3.5_* and glm5_* of B200 and H200; GLM-5 in fp8 leaves the receive interval at 1."""
+    """dsr1_*, qwen3.5_* and glm5_* of B200 and H200."""
     model, on_b200 = row["model"].rpartition("/")[2], row["system"] == "b200_sxm"
     clients = int(float(row["concurrency"]))
     if model.startswith("DeepSeek"):
@@ -98,8 +98,14 @@ def sglang_flags(row: Row) -> dict[str, Any]:
     if model.startswith("Qwen3.5"):
         tokens, share = (32768, 0.85 if row["precision"] == "fp4" else 0.82) if on_b200 else (16384, 0.8)
         keys: dict[str, Any] = {"max_num_batched_tokens": tokens, "max_num_seqs": 128, "gpu_memory_utilization": share}
-        return keys if row["precision"] == "bf16" else keys | {"kv_dtype": "fp8"}
-    if model.startswith("GLM") and on_b200:
-        keys = {"kv_dtype": "fp8", "max_num_batched_tokens": 32768, "gpu_memory_utilization": 0.85}
-        return keys | ({"engine": "sglang-bare", "max_num_seqs": clients} if row["precision"] == "fp8" else {})
+        # bf16 ran in the image nightly-dev-20260216, which is older than 0.5.9.
+        return keys | ({"engine": "sglang-0.5"} if row["precision"] == "bf16" else {"kv_dtype": "fp8"})
+    if model.startswith("GLM") and on_b200:  # the script of fp4 until 2026-04-08, the date of the points
+        tokens, share = (32768, 0.85) if row["precision"] == "fp8" else (131072, 0.80)
+        return {
+            "kv_dtype": "fp8",
+            "max_num_batched_tokens": tokens,
+            "max_num_seqs": clients,
+            "gpu_memory_utilization": share,
+        }
     return {}

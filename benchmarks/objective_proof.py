@@ -24,7 +24,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from planner.answer.candidate_search import search_candidates, simplest_best
+from planner.answer.candidate_search import group_search, simplest_best
 from planner.answer.evaluate import PlanEvaluator
 from planner.evaluation.capacity import find_capacity
 from planner.evaluation.evaluator import RunSizes, Verdict, apply_bounds
@@ -237,7 +237,7 @@ class Space:
         values = {c: _value(objective, prices, c, truth[c]) for c in left}
         optimum = min((v for v in values.values() if v is not None), default=None)
         evaluator = PlanEvaluator(self.evaluator, self.tester, prices)
-        result = search_candidates(request, evaluator, left, ONE_PROCESS, None)
+        result = group_search(request, evaluator, left, ONE_PROCESS, None).run()
         feasible = [o for o in result.outcomes if o.feasible]
         found = values[simplest_best(request, evaluator, feasible).candidate] if feasible else None
         seen = [values[o.candidate] for o in result.outcomes]

@@ -19,11 +19,11 @@ import numpy as np
 
 from catalogs.deployments.schema import Deployment
 from catalogs.engines.files import load_engine
+from catalogs.ui.installation import is_compiled
 from catalogs.workloads.request_set import RequestSet
 from simulator.cluster.compiled import compile_deployment
 from simulator.cluster.simulate import engine_rules, run_rules
 from simulator.core.batch import BatchShape
-from simulator.core.compiled_modules import IS_COMPILED
 from simulator.core.step_timer import StepTimer
 from simulator.schedulers.rules import EngineRules
 
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--profile", action="store_true")
     asked = parser.parse_args()
-    print("compiled modules" if IS_COMPILED else "plain Python")
+    print("compiled modules" if is_compiled() else "plain Python")
     plant = compile_deployment(Deployment(model="llama3.1-8b", hardware="h100"))
     worlds: list[tuple[str, EngineRules, StepTimer]] = [
         ("trivial timer", RULES, TrivialTimer()),

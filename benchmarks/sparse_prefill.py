@@ -25,7 +25,7 @@ from catalogs.deployments.schema import Deployment
 from simulator.cluster.compiled import compile_deployment
 from simulator.costs.pricing import N_CLASSES
 
-BLOCK: Final = frozenset({"mla_prefill", "indexer", "index_q", "index_k"})
+BLOCK: Final = frozenset({"mla_prefill", "indexer", "select_entries", "index_q", "index_k"})
 
 HARDWARE: Final = {"b200_sxm": "b200x8", "h200_sxm": "h200x8"}
 

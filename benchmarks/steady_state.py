@@ -1,6 +1,6 @@
 """The public steady-state points again, on the engine and the workload they were measured with.
 
-    python benchmarks/steady_state.py SCORE.py [--points 132] [--engine vllm-0.11-async] [--as-scored] [--seats]
+    python benchmarks/steady_state.py SCORE.py [--points 132] [--engine NAME] [--as-scored] [--seats] [--prompts]
 
 SCORE.py is the scorer that lies beside the measurements; its points and its reading of them are used as they are. The
 scorer serves them with the newest engine and short prompts, since neither the version nor the prompts are in the table.
@@ -15,6 +15,11 @@ Declared calibration: that mean (PROMPT_TOKENS) is read from two points whose se
 memory was: how many requests ran there follows from the lengths (--seats prints it: 840 and 600, between them 700).
 Both points are left out of the medians.
 Nothing else was fitted on any of these points.
+
+--prompts prints the time that prompts take from the decodes, for each request: its output tokens times what the mean
+step exceeds the median one. Of a measured run it follows from the published power, energy per token and median
+inter-token latency. Two more columns are printed: the same time in a simulation of the scorer's workload, and the least
+time that the prompt tokens of that workload need, with matrix products at the peak of all accelerators.
 """
 
 from __future__ import annotations
@@ -38,7 +43,6 @@ from simulator.analysis.metrics import summarise
 from simulator.cluster.compiled import CompiledDeployment, compile_deployment
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import simulate
-from simulator.core.batch import BatchShape
 from simulator.core.step_log import StepLog
 from simulator.costs.totals import StepTotals
 
@@ -135,13 +139,7 @@ def served(point: Point, engine: str, prompts: dict[str, Any]) -> tuple[Compiled
 def steady(done: Run, seats: int) -> StepLog:
     """Steps between the first tokens of the request that fills the seats and of the one that leaves as many waiting."""
     first = np.sort(done.first_token_s[~np.isnan(done.first_token_s)])
-    start, end = first[seats - 1], first[len(first) - seats - 1]
-    window = StepLog()
-    for row in StepLog.merged(done.logs).table():
-        if start <= row[0] < end:
-            shape = BatchShape(int(row[2]), row[3], *(int(x) for x in (*row[4:9], row[12])))
-            window.add(row[0], int(row[1]), shape, row[9], row[10], row[11])
-    return window
+    return StepLog.merged(done.logs).between(first[seats - 1], first[len(first) - seats - 1])
 
 
 def _seconds(totals: StepTotals) -> float:
@@ -162,6 +160,39 @@ def print_seats(points: list[Point], engine: str) -> None:
             window = steady(done, point.seats)
             running = float((window.decodes * window.total_s).sum() / window.total_s.sum())
             print(f"{point.name:52}{SEATS[point.name]:8.1f} measured{running:8.1f} with prompts of {mean}")
+
+
+def print_prompts(points: list[Point]) -> None:
+    """Print milliseconds of prompts for each request, by model on hardware: medians over 32 to 512 seats."""
+    found: dict[str, list[tuple[float, float, float, float]]] = {}
+    for point in points:
+        if 32 <= point.seats <= 512:
+            found.setdefault(point.kind, []).append(_prompt_times(point))
+    print(f"\n{'prompts, ms a request':60}{'n':>4}{'measured':>10}{'scored':>10}{'at the peak':>13}{'tokens':>9}")
+    for kind, rows in sorted(found.items()):
+        measured, scored, least, tokens = (statistics.median(values) for values in zip(*rows, strict=True))
+        figures = f"{1e3 * measured:>10.1f}{1e3 * scored:>10.1f}{1e3 * least:>13.1f}{tokens:>9.0f}"
+        print(f"{kind:60}{len(rows):>4}{figures}")
+
+
+def _prompt_times(point: Point) -> tuple[float, float, float, float]:
+    """Return the prompt seconds of a request as measured, as simulated and at the peak, and its prompt tokens."""
+    plant, done = serve(point.deployment, point.workload)
+    window, resolved = steady(done, point.seats), plant.resolved
+    output, each = float(done.requests.output_tokens.mean()), resolved.accelerators_per_replica
+    itl_s, watts, joules = point.measured
+    tokens = float((window.logits * window.steps).sum())
+    seats = float((window.decodes * window.total_s).sum() / window.total_s.sum())
+    median_s = summarise(done)["metrics"]["itl_s"]["p50"]
+    computed = float((window.prefill_tokens * window.steps).sum()) * output / tokens
+    unit, model = resolved.hardware.accelerator, resolved.model
+    flops = 2.0 * (model.n_active_params - 2.0 * model.vocab_size * model.hidden_size) * computed  # without the head
+    return (
+        output * (joules / (watts * each) - itl_s / point.seats),
+        output * (float(window.total_s.sum()) / tokens - median_s / seats),
+        flops / (each * unit.flops_for(resolved.weight_dtype)),
+        computed,
+    )
 
 
 def print_table(title: str, points: list[Point], errors: list[list[float]]) -> None:
@@ -189,10 +220,14 @@ def main() -> None:
     p.add_argument("--engine", default="vllm-0.11-async")
     p.add_argument("--as-scored", action="store_true", help="the scorer's workload and window too, by engine")
     p.add_argument("--seats", action="store_true", help="only what the prompts' length was read from")
+    p.add_argument("--prompts", action="store_true", help="only the time that prompts take")
     a = p.parse_args()
     points = points_of(a.score, a.points)
     if a.seats:
         print_seats(points, a.engine)
+        return
+    if a.prompts:
+        print_prompts(points)
         return
     if a.as_scored:
         for engine in ("vllm", "vllm-0.11", "vllm-0.11-async"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import math
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -71,3 +73,21 @@ def nearest_name(name: str, valid: Iterable[str], cutoff: float = 0.45) -> str |
         return difflib.SequenceMatcher(None, other, folded).ratio(), sorted(other) == sorted(folded)
 
     return by_folded[max(found, key=likeness)] if found else None
+
+
+#: A number at the beginning of a text; digits may be grouped ("1,000", "10_000").
+_NUMBER: Final = re.compile(r"\s*\d[\d,_]*(\.\d+)?(e[-+]?\d{1,3})?(?!\s*%|[\w.])", re.IGNORECASE)
+
+#: Whole numbers up to this are written with all of their digits.
+_MOST_WHOLE: Final = 1e15
+
+
+def nearest_number(value: object, *, is_whole: bool) -> str | None:
+    """Return the number that a value begins with, rounded if it has to be whole; None if there is none."""
+    found = _NUMBER.match(shortened(value if isinstance(value, str) else str(value)))
+    if found is None:
+        return None
+    number = float(found[0].replace(",", "").replace("_", ""))
+    if not math.isfinite(number) or (is_whole and abs(number) > _MOST_WHOLE):
+        return None
+    return str(round(number)) if is_whole else f"{number:.12g}"

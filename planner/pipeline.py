@@ -35,17 +35,17 @@ from planner.answer.candidate_search import (
 )
 from planner.answer.evaluate import (
     BEST,
+    MOST_REPLICAS,
     OTHER,
     EvaluatedPlan,
     PlanEvaluator,
     SeedBudget,
-    assumptions,
     objective_value,
     pareto,
     prices_of,
 )
 from planner.answer.hardware_ranking import HardwareRanking, RankedHardware
-from planner.answer.refusal import Refuser
+from planner.answer.refusal import CLOSEST, Refuser, least_missed
 from planner.answer.schema import SCHEMA_VERSION, Answer, Refusal, Reproduce, SearchSummary
 from planner.evaluation.evaluator import Evaluator, apply_bounds
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
@@ -100,7 +100,9 @@ def make_plan(
     if result.interrupted and not entries:
         raise KeyboardInterrupt
     ranked = RankedHardware()
-    if not is_one(request.hardware) and not result.interrupted:
+    if is_one(request.hardware) and not result.interrupted:
+        entries = entries or _closest_that_holds(plan_evaluator, result)
+    elif not result.interrupted:
         ranked = _ranked(request, plan_evaluator, space, result, entries)
         entries = (
             _with_another_kind(entries, ranked.plans) if entries else _with_all_seeds(plan_evaluator, ranked.plans)
@@ -213,6 +215,22 @@ def _with_all_seeds(plan_evaluator: PlanEvaluator, by_kind: Sequence[EvaluatedPl
     return []
 
 
+def _closest_that_holds(plan_evaluator: PlanEvaluator, result: SearchResult) -> list[EvaluatedPlan]:
+    """Return the plan closest to the request if it meets the request with all seeds; empty if it does not.
+
+    The search measures with one seed and short runs, so its refusal may be contradicted by a plan that holds with all.
+    """
+    if not result.outcomes:
+        return []
+    candidate = least_missed(result.outcomes, plan_evaluator.evaluator.fluid_requests_per_s)
+    found: list[EvaluatedPlan] = []
+    for effort in (CLOSEST, BEST):
+        found = [plan_evaluator.entry(candidate, None, effort)]
+        if not holds(found[0]):
+            return []
+    return found
+
+
 def _method(result: SearchResult, n_left: int) -> str:
     if result.interrupted:
         return f"interrupted: best of {len(result.outcomes)} simulated candidates of {n_left}"
@@ -221,6 +239,21 @@ def _method(result: SearchResult, n_left: int) -> str:
     if result.n_outclassed:
         return "all candidates except those that cannot win"
     return "all candidates" if len(result.outcomes) >= n_left else "all candidates that may carry the load"
+
+
+def assumptions(request: PlanRequest, lengths: str) -> list[str]:
+    """Return the assumptions behind the figures, one sentence each; `lengths` describes those of the requests."""
+    lines = [
+        f"workload {request.workload}: its arrivals, of which only the rate is scaled, and requests of these lengths: "
+        f"{lengths}",
+        "the search and the alternatives simulate one replica under its share of the requests; the figures of the best "
+        f"plan come from all its replicas behind one round-robin router, up to {MOST_REPLICAS} of them",
+        "latencies are measured at the client, in the steady part of each run",
+    ]
+    if request.requests_per_s is None:
+        at = "a light load" if request.objective == "latency" else "the highest rate that meets every objective"
+        lines.append(f"no rate given: figures are at {at}")
+    return lines
 
 
 def _entries_of(request: PlanRequest, plan_evaluator: PlanEvaluator, searched: GroupSearch) -> list[EvaluatedPlan]:
@@ -290,7 +323,7 @@ def _winner(
         safest = min(left, key=lambda o: -o.requests_per_s if races else o.ratio)
         best = safest if n_failed == MOST_TRIES else simplest_best(request, plan_evaluator, left)
         start = best.requests_per_s if races else None
-        entry = plan_evaluator.entry(best.candidate, start, effort, start_is_capacity=best.status == "measured")
+        entry = plan_evaluator.entry(best.candidate, start, effort, start_is_capacity=best.is_capacity)
         if holds(entry):
             return best, entry
         left.remove(best)

@@ -110,10 +110,10 @@ PLUG_INS = {
 #: Other modules under 60 lines, and why they stand alone.
 SHORT = {
     "catalogs/arrays.py": "public types",
-    "catalogs/deployments/layout.py": "public types",
     "catalogs/deployments/queueing.py": "public types",
     "catalogs/io/json_block.py": "public types",
     "catalogs/models/catalog.py": "the lookup by name, above the files it reads",
+    "catalogs/ui/installation.py": "run alone by setup.py, without any dependency",
     "catalogs/ui/quiet_start.py": "imported before all else",
     "catalogs/workloads/limits.py": "shared by workloads and requests",
     "catalogs/units.py": "public constants",
@@ -130,6 +130,7 @@ SHORT = {
     "planner/web/mcp/command.py": "the command, apart from the protocol that it serves",
     "planner/web/scripts.py": "shared by all pages",
     "simulator/cli/other_run.py": "imported only for a comparison",
+    "simulator/core/compiled_modules.py": "run alone by setup.py, without any dependency",
     "simulator/core/invariants.py": "public types",
     "simulator/costs/compile.py": "the choice among the cost models, above all of them",
     "simulator/costs/generate_host.py": "one host time",

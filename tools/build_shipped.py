@@ -67,7 +67,7 @@ def _releases(tables: Path, own: Path) -> Iterator[tuple[Path, dict[str, pd.Data
 
 
 def refit(folder: Path, tables: dict[str, pd.DataFrame], accelerator: Accelerator) -> None:
-    """Fit the families of `tables` again in a bundle, and leave its other families as they are.
+    """Fit the families of `tables` in a bundle, again or for the first time, and leave its other families as they are.
 
     Notes on rows of other sources, which only check a fit, stay those of the fit before.
 
@@ -84,7 +84,8 @@ def refit(folder: Path, tables: dict[str, pd.DataFrame], accelerator: Accelerato
         errors = [e.model_dump() for e in record.held_out]
         fitted[family] = FittedFamily(model, record.rows, record.rows_sha256, errors, record.notes)
     for family, rows in tables.items():
-        fitted[family] = replace(fit_family(family, rows, accelerator), notes=fitted[family].notes)
+        fit = fit_family(family, rows, accelerator)
+        fitted[family] = replace(fit, notes=fitted[family].notes) if family in fitted else fit
     release, sources = Release(facts.engine, facts.engine_version), [s.model_dump() for s in facts.sources]
     write_bundle(folder, facts.hardware, release, sources, fitted)
 

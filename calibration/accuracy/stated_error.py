@@ -9,6 +9,10 @@ The error of a time to first token grows with the share of it that a request wai
 small error of the step time into a large one. That share is known of every simulated run, whatever its load, so the
 error at a light load is not that of a saturated server. The other statistics show no such dependence
 (docs/accuracy.md).
+
+The expected error of the operators adds to the spread with a weight that is learned for each engine and statistic: some
+families are right more often than their held-out errors of single shapes say, because the errors of many operators
+cancel out in a step, and others are not.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from catalogs.ui.words import percent
 
 FILE_NAME: Final = "stated_error.json"
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
 COVERAGE: Final = 0.9  # of the stated intervals
 
@@ -67,14 +71,16 @@ _FACTORS: Final = 200  # equally likely factors that a share is counted over
 class Group(BaseModel, extra="forbid", frozen=True):
     """Whole runs of one engine and statistic: log(measured / simulated) = centre + score * spread.
 
-    The spread of a run is hypot(typical + waiting * share, operators), where `share` is the part of the statistic that
-    is waiting and `operators` the expected error of the run from its operators alone.
+    The spread of a run is hypot(typical + waiting * share, operator_weight * operators), where `share` is the part of
+    the statistic that is waiting and `operators` the expected error of the run from its operators alone.
 
     Attributes:
         typical: The median absolute deviation of the runs, or the standard deviation where they are few; if the error
             depends on waiting, the spread of a run in which nothing waits.
         waiting: Growth of the spread from a run in which nothing waits to one in which everything does.
         least_waiting: Smaller waiting shares count as this one.
+        operator_weight: How far the expected error of the operators widens the interval. It is never 0, so that an
+            answer whose operators are less certain always has a wider one.
         scores: Quantiles at LEVELS, ascending.
     """
 
@@ -85,6 +91,7 @@ class Group(BaseModel, extra="forbid", frozen=True):
     typical: NonNegativeFloat
     waiting: NonNegativeFloat = 0.0
     least_waiting: float = Field(default=0.0, ge=0.0, le=1.0)
+    operator_weight: float = Field(default=1.0, gt=0.0)
     scores: tuple[float, ...] = Field(min_length=len(LEVELS), max_length=len(LEVELS))
     source: str
 
@@ -100,7 +107,7 @@ class Group(BaseModel, extra="forbid", frozen=True):
         """
         share = np.clip(waiting_share, self.least_waiting, 1.0)
         return self.centre + np.interp(level, LEVELS, self.scores) * _spread(
-            self.typical, self.waiting, share, operator_error
+            self.typical, self.waiting, share, self.operator_weight * operator_error
         )
 
 
@@ -111,7 +118,7 @@ def _spread(typical: float, waiting: float, share: Any, operator_error: Any) -> 
 class StatedErrorFile(BaseModel, extra="forbid", frozen=True):
     """The contents of the shipped file stated_error.json."""
 
-    schema_version: Literal[2] = SCHEMA_VERSION
+    schema_version: Literal[3] = SCHEMA_VERSION
     calibration_set: str  # the measurements that were used, and so may not count as a check
     groups: tuple[Group, ...]
 
@@ -222,6 +229,7 @@ def fit_group(
     operator_errors: FloatArray,
     source: str,
     waiting_shares: FloatArray | None = None,
+    operator_weight: float = 1.0,
 ) -> Group:
     """Return the group of runs with these log(measured / simulated) and operator errors, both of shape (n,).
 
@@ -237,6 +245,7 @@ def fit_group(
         operator_errors: Shape (n,).
         source: The origin of the runs.
         waiting_shares: Share of each statistic that is waiting, of shape (n,); None: the error does not depend on it.
+        operator_weight: Weight of the operator errors in the spread of a run.
 
     Raises:
         ValueError: There are fewer than 2 runs.
@@ -247,14 +256,14 @@ def fit_group(
     centre = float(np.median(log_ratios))
     few = n < LEAST_CONFORMAL
     typical, waiting, least = float(np.std(log_ratios, ddof=1)), 0.0, 0.0
-    shares = np.zeros(n)
+    shares, weighted = np.zeros(n), operator_weight * operator_errors
     if not few:
         typical = float(np.median(np.abs(log_ratios - centre)))
     if waiting_shares is not None and not few:
         least = float(np.quantile(waiting_shares, _LEAST_WAITING))
         shares = np.maximum(waiting_shares, least)
-        typical, waiting = _spread_by_waiting(np.abs(log_ratios - centre), operator_errors, shares)
-    spreads = _spread(typical, waiting, shares, operator_errors)
+        typical, waiting = _spread_by_waiting(np.abs(log_ratios - centre), weighted, shares)
+    spreads = _spread(typical, waiting, shares, weighted)
     scores = np.sort((log_ratios - centre) / np.maximum(spreads, 1e-9))
     levels = np.array(LEVELS)
     if few:
@@ -269,7 +278,9 @@ def fit_group(
     kept = tuple(round(float(s), 4) for s in at)
     spread = {"centre": centre, "typical": typical, "waiting": waiting, "least_waiting": least}
     rounded = {name: round(value, 4) for name, value in spread.items()}
-    return Group(engine=engine, metric=metric, n=n, **rounded, scores=kept, source=source)
+    return Group(
+        engine=engine, metric=metric, n=n, **rounded, operator_weight=operator_weight, scores=kept, source=source
+    )
 
 
 def _spread_by_waiting(deviations: FloatArray, operator_errors: FloatArray, shares: FloatArray) -> tuple[float, float]:

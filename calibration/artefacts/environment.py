@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from catalogs.io.yaml_files import DATA
-from catalogs.ui.shared_options import DISTRIBUTION, own_version
+from catalogs.ui.installation import DISTRIBUTION, own_version
 from catalogs.units import GIB
 
 #: Facts of the firmware below /sys/class/dmi/id. Serial numbers are left out.

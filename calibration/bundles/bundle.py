@@ -136,6 +136,12 @@ class Bundle:
         return isinstance(model, DecodeAttentionModel) and model.writes_cache
 
     @property
+    def experts_are_chosen(self) -> bool:
+        """Return whether the time of experts includes the kernel that chooses the experts of each token."""
+        model = self.models.get("moe")
+        return isinstance(model, GroupedGemmModel) and model.chooses_experts
+
+    @property
     def uncalibrated(self) -> list[str]:
         """Return one line for every operator family without measured rows."""
         return [UncalibratedModel(f).notice for f in DEFAULTS if f not in self.models]

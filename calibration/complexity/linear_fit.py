@@ -1,10 +1,7 @@
 """The fit E2E = a + b * input tokens + c * output tokens: of the mean, and of quantiles.
 
 The mean is fitted by least squares, in sums that are rounded once, so that its digits do not depend on the kernels that
-the library of linear algebra chooses. A quantile is fitted by the linear program of Koenker and Bassett, Regression
-Quantiles, Econometrica 46(1), 1978. Its dual has one variable between 0 and 1 for each request and one constraint for
-each coefficient, and the coefficients are the prices of the constraints (Koenker, Quantile Regression, 2005, section
-6.2).
+the library of linear algebra chooses. A quantile is fitted by `calibration.complexity.quantile_regression`.
 
 A length that is the same in all requests has no coefficient: its time is part of the constant.
 """
@@ -17,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from calibration.complexity.quantile_regression import quantile_fit
 from calibration.complexity.records import LatencyRecords
 from catalogs.arrays import FloatArray
 from catalogs.statistics import QUANTILES
@@ -188,12 +186,8 @@ class _Design:
 
     def quantile(self, values_s: FloatArray, level: float) -> LatencyLaw:
         """Return the law of a quantile, given as a share in 0..1. Shape (n,)."""
-        from scipy.optimize import linprog
-
         scale = float(values_s.mean()) or 1.0
-        needed = (1.0 - level) * self.scaled.sum(axis=0)
-        solved = linprog(-values_s / scale, A_eq=self.scaled.T, b_eq=needed, bounds=(0.0, 1.0), method="highs")
-        return self._law(-scale * solved.eqlin.marginals)
+        return self._law(scale * quantile_fit(self.scaled, values_s / scale, level))
 
     def _law(self, coefficients: FloatArray) -> LatencyLaw:
         """Return the law of scaled coefficients. Shape (columns,)."""

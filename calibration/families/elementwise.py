@@ -20,7 +20,7 @@ import numpy.typing as npt
 from calibration.families.base import FittedOn, Parts
 from calibration.families.curve import MonotoneCurve, pack, unpack
 from calibration.operators.cost import INTERPOLATED, ROOFLINE, broadcast
-from calibration.operators.operators import Elementwise
+from calibration.operators.operators import BYTES_PER_SCORE, SORT_BYTES_PER_LOGIT, Elementwise
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
@@ -57,6 +57,31 @@ SORT_KERNELS = 50
 
 SORT_BANDWIDTH_SHARE = 0.38
 
+#: From this number of rows on, PyTorch sorts each row in one block, and no longer all rows over the whole device
+#: (ATen, native/cuda/Sort.cu: segmented_sort_pairs from 128 segments on). A block reads and scatters its row alone, so
+#: multiprocessors limit the rate and not the memory: 512 rows on H200 move half of its bandwidth.
+SEGMENTED_ROWS = 128
+
+#: Seconds per word of a row: of one block, whatever the number of rows, and for each row on `SEGMENTED_SMS`
+#: multiprocessors. They are the line through the times of 128 and 512 rows above, less the floors of the kernels. The
+#: same form holds for the kernel alone on an older device (PyTorch issue 63456, 120,000 words: 1.5 ms for one row, 1.8
+#: for 16, 12 for 256).
+SEGMENT_S_PER_WORD = 6.9e-9
+
+SEGMENTED_S_PER_WORD = 7.7e-11
+
+SEGMENTED_SMS = 132
+
+#: Selecting the entries that each token of a prompt attends to (sparse attention): seconds of a row beside the others
+#: of a prompt, and of each score. Public tables of SGLang time its kernel, fast_topk_transform_fused, with scores of
+#: one distribution. Times from these two numbers are, in the median over the rows of GLM-5, 5 and 10 % too long on B200
+#: and GB200 and 11 and 17 % too short on H200 and H100.
+SELECT = "select"
+
+SELECT_ROW_S = 30e-9
+
+SELECT_SCORE_S = 3.5e-12
+
 # bytes of these kinds count many passes over the same logits, most of them in the cache
 PASSES_REPEAT = {"sampling", "greedy"}
 
@@ -83,7 +108,11 @@ class ElementwiseModel:
         size = tokens * per_token
         if op.kind == SORT and SORT not in self.curves:
             launched = SORT_KERNELS * self._floor(REFERENCE if REFERENCE in self.curves else min(self.curves))
-            seconds = launched + size / (SORT_BANDWIDTH_SHARE * accelerator.memory_bandwidth_bytes_per_s)
+            seconds = launched + _sorting_s(tokens, per_token / SORT_BYTES_PER_LOGIT, accelerator)
+            return seconds, np.full_like(seconds, ROOFLINE)
+        if op.kind == SELECT:
+            seconds = tokens * SELECT_ROW_S + size / BYTES_PER_SCORE * SELECT_SCORE_S
+            seconds = np.maximum(seconds, size / accelerator.memory_bandwidth_bytes_per_s)
             return seconds, np.full_like(seconds, ROOFLINE)
         seconds, origin, floor = self._here(op.kind, size)
         if self.fitted_on.is_same(accelerator):
@@ -151,6 +180,18 @@ class ElementwiseModel:
         """Fit one curve per kind."""
         curves = {str(kind): _pooled(part) for kind, part in rows.groupby("kind")}
         return cls(curves, FittedOn.of(accelerator))
+
+
+def _sorting_s(rows: FloatArray, words: FloatArray, accelerator: Accelerator) -> FloatArray:
+    """Return the seconds of sorting `rows` rows of `words` words each, without the floors of the kernels.
+
+    Where the multiprocessors are not known, the memory limits any number of rows. Shape of all: (n,) or ().
+    """
+    whole_s = rows * words * SORT_BYTES_PER_LOGIT / (SORT_BANDWIDTH_SHARE * accelerator.memory_bandwidth_bytes_per_s)
+    if not accelerator.multiprocessors:
+        return whole_s
+    each = rows * (SEGMENTED_S_PER_WORD * SEGMENTED_SMS / accelerator.multiprocessors)
+    return np.where(rows < SEGMENTED_ROWS, whole_s, words * (SEGMENT_S_PER_WORD + each))
 
 
 def _pooled(rows: pd.DataFrame) -> MonotoneCurve:

@@ -4,10 +4,9 @@ Efficiencies are medians over the shipped calibrations, rounded down to 0.05: la
 prompts of 512-8192, batches of 8-256 at context 1500, experts of Mixtral and Qwen3-30B, MLA decode at 2000, all-reduce
 of 1-256 MB, norms of 512-8192 rows. The stated errors of all families are wide guesses.
 
-No bundle has linear attention. Its efficiencies are those of gated delta rules in the public tables of vLLM and SGLang,
-which keep the state in fp32 (`tools/scan_efficiency.py` prints them): one step of a decode streams the state at 67 to
-102 % of the bandwidth on seven accelerators, and the chunked kernels of a prompt reach 6 to 34 % of the roofline. The
-scan of Mamba-2, which streams a state in the same way, is in no table.
+Bundles without linear attention take efficiencies of gated delta rules in the public tables of vLLM and SGLang, which
+keep the state in fp32 (`tools/scan_efficiency.py` prints them): one step of a decode streams the state at 67 to 102 %
+of the bandwidth on seven accelerators, and the chunked kernels of a prompt reach 6 to 34 % of the roofline.
 """
 
 from __future__ import annotations

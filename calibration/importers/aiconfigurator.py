@@ -1,4 +1,4 @@
-"""Import ai-dynamo/aiconfigurator's operator tables: products, attention, experts, MLA and collectives of each engine.
+"""Import ai-dynamo/aiconfigurator's tables: products, attention, experts, MLA, linear attention and collectives.
 
 The meaning of the columns, from the collectors' source and from how the numbers scale (`latency` is in ms everywhere):
 
@@ -13,6 +13,7 @@ The meaning of the columns, from the collectors' source and from how the numbers
 - comm: `message_size` counts elements, not bytes, in both tables: 2^28 "half" and 2^29 "int8" take the same time, and
   two H100 moving 2^28 bf16 elements in 1.7 ms use 71 % of their link (in bytes it would be 36 %, below nccl-tests on
   the same hardware). all_gather and reduce_scatter count the whole gathered tensor.
+- linear_attention: `num_v_heads` are those of one rank; the state is in fp32 (`recurrent_state` in the collectors).
 - quantize: `scale_matrix` is static_scaled_fp8_quant of m x k: 2 bytes read and 1 written per element. Rows of fewer
   than 1,024 or more than 16,384 columns are dropped (one block per row: they time scheduling, or one block's loop).
   `computescale` is a difference of two measurements, often zero, and is not used.
@@ -32,6 +33,7 @@ import pandas as pd
 from calibration.families.mla import REFERENCE_SHAPE
 from calibration.importers.expert_routing import as_served
 from calibration.importers.mla_blocks import decode_blocks
+from calibration.importers.repeated_timings import TIMED_ALIKE, median_products, shorter_decodes
 from calibration.operators.operators import window_pairs
 from calibration.rows.dataset import OPERATOR_COLUMNS
 from catalogs.errors import InputError
@@ -58,6 +60,11 @@ SYSTEM_OF: Final = {
 #: the rows of 0.22 at one sequence whatever its context, 5 ns a token of prompts with 8 heads).
 WITHOUT_CACHE_WRITE: Final = ("0.22.0",)
 
+#: Versions of vLLM whose rows of experts leave out the choice of each token's experts: the collector called
+#: fused_experts with experts that were chosen before. From 0.24 on it calls the layer with the scores of the router.
+#: Those of SGLang (TopK, then the layer) and TensorRT-LLM (MoE.forward with the scores) time the choice as well.
+WITHOUT_CHOICE: Final = r" vllm 0\.(?:1\d|2[0-3])\."
+
 #: Dtypes of products that a collector did not time as the engine runs them. TensorRT-LLM tunes its nvfp4 products as
 #: it starts; its rows are of one untuned tactic: 21 us for one row of k = 8,192 whatever n, in proportion to k.
 NOT_TUNED: Final = {"trtllm": ("nvfp4",)}
@@ -78,7 +85,7 @@ KERNEL_OF: Final = {
 }
 
 #: Dtypes by the tables' names. There are three 4-bit kinds: nvfp4 times nvfp4; mxfp4 (gpt-oss) with 16-bit activations
-#: (Triton on Hopper, Marlin on Ada and workstation Blackwell, FlashInfer on B200); mxfp4 with mxfp8 activations.
+#: (Triton on Hopper, FlashInfer on B200; rows of Marlin's kernels are mxfp4_marlin); mxfp4 with mxfp8 activations.
 DTYPE: Final = {
     "bfloat16": "bf16",
     "fp8": "fp8",
@@ -96,6 +103,12 @@ LOW_LATENCY: Final = "_min_latency"
 #: them (examples/configs/database: DeepSeek-R1, Qwen3-235B). Elsewhere the default runs: CUTLASS in 1.0, and in 1.2 by
 #: ModelConfig.resolve_moe_backend for all models but gpt-oss. On B200 CUTLASS takes 2 to 3 times as long.
 LOW_LATENCY_EXPERTS: Final = {(7168, 2048, 8, 256), (4096, 1536, 8, 128)}
+
+#: TensorRT-LLM's kernels for block-scaled fp8 experts on Blackwell, which FlashInfer packages and SGLang's tables time;
+#: TensorRT-LLM's own tables time DeepGEMM there. Its reference configurations for DeepSeek-R1 select these kernels
+#: without attention data parallelism and DeepGEMM with it, where experts are whole (moe_expert_parallel_size: 8). So
+#: experts that are cut over the ranks have the times of these kernels, and whole experts those of DeepGEMM.
+SHARED_KERNEL: Final = ("trtllm", "sglang", "sglang_flashinfer_trtllm_moe", "fp8_block")
 
 #: Columns that tell rows of attention or experts from each other, besides dtype of arithmetic and kernel.
 SHAPE: Final = (
@@ -122,9 +135,29 @@ def import_tables(
     found = {f: rows for f in TABLES if (rows := read_family(tables, system, f, engine, version)) is not None}
     if not found:
         raise InputError("no operator tables in this folder", str(tables / system))
+    found |= _repeated(tables, hardware, engine, version, found)
     if "mla" not in found and version is not None:
         found |= _composed_mla(tables, hardware, engine, version, found)
     return {family: rows for family, rows in found.items() if len(rows)}
+
+
+def _repeated(
+    tables: Path, hardware: str, engine: str, version: str | None, found: dict[str, pd.DataFrame]
+) -> dict[str, pd.DataFrame]:
+    """Return the families of `found` of which other releases timed the same kernels, with all of their timings."""
+    system, better = SYSTEM_OF[hardware], {}
+    if "gemm" in found:
+        own = version or newest_version(tables, system, "gemm", "gemm_perf", engine)
+        releases_of = [r for r in releases(tables, hardware) if r != (engine, own)]
+        others = [read_family(tables, system, "gemm", *release) for release in releases_of]
+        known = [rows for rows in others if rows is not None]
+        better["gemm"] = median_products(found["gemm"], known, parse_hardware(hardware).accelerator)
+    if "decode_attention" in found and engine == "vllm":
+        own = version or newest_version(tables, system, "attention", "generation_attention_perf")
+        alike = TIMED_ALIKE.get(own or "")
+        older = None if alike is None else read_family(tables, system, "decode_attention", engine, alike)
+        better["decode_attention"] = shorter_decodes(found["decode_attention"], older)
+    return better
 
 
 def _composed_mla(
@@ -156,6 +189,8 @@ def read_family(
         for folder, name, own, read in TABLES[family]
         if own is None or version is None
     ]
+    if family == "moe" and engine == SHARED_KERNEL[0]:
+        sources = [(_with_shared_kernel(raw, tables, system), read) for raw, read in sources]
     parts = [read(raw) for raw, read in sources if raw is not None]
     if family == "gemm" and parts:
         scales = _table(tables, system, "quantize", "computescale_perf", engine, version)
@@ -163,6 +198,27 @@ def read_family(
     if family == "collective" and len(parts) > 1:  # the library's all-reduce counts only where the engine's is missing
         parts[1] = parts[1][parts[1].kind != "all_reduce"]
     return pd.concat(parts, ignore_index=True) if parts else None
+
+
+def _with_shared_kernel(raw: pd.DataFrame | None, tables: Path, system: str) -> pd.DataFrame | None:
+    """Return TensorRT-LLM's rows of experts with those of SHARED_KERNEL for the models whose recipes select it."""
+    _, other, kernel, dtype = SHARED_KERNEL
+    shared = newest_table(tables, system, "moe", "moe_perf", other)
+    if raw is None or shared is None:
+        return raw
+    shared = shared[(shared.kernel_source == kernel) & _cut_experts(shared, dtype)]
+    return raw if shared.empty else pd.concat([raw[~_cut_experts(raw, dtype)], shared], ignore_index=True)
+
+
+def _cut_experts(raw: pd.DataFrame, dtype: str) -> npt.NDArray[np.bool_]:
+    """Return whether each row is of a dtype, of experts of recipes, and of one rank that has a part of all experts."""
+    return _of_recipes(raw) & ((raw.moe_dtype == dtype) & (raw.moe_ep_size == 1)).to_numpy(dtype=bool)
+
+
+def _of_recipes(raw: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Return whether each row is of experts for which recipes select TensorRT-LLM's own kernels; shape (rows,)."""
+    shapes = zip(raw.hidden_size, raw.inter_size, raw.topk, raw.num_experts, strict=True)
+    return np.fromiter((shape in LOW_LATENCY_EXPERTS for shape in shapes), dtype=bool, count=len(raw))
 
 
 def read_experts(tables: Path, hardware: str, engine: str, version: str) -> pd.DataFrame | None:
@@ -252,9 +308,7 @@ def _low_latency(raw: pd.DataFrame) -> npt.NDArray[np.int64]:
     found = raw.kernel_source.str.endswith(LOW_LATENCY).to_numpy(dtype=bool)
     if not found.any():
         return np.zeros(len(raw), dtype=np.int64)
-    shapes = zip(raw.hidden_size, raw.inter_size, raw.topk, raw.num_experts, strict=True)
-    selected = np.fromiter((shape in LOW_LATENCY_EXPERTS for shape in shapes), dtype=bool, count=len(raw))
-    return np.where(found, np.where(selected, 1, -1), 0)
+    return np.where(found, np.where(_of_recipes(raw), 1, -1), 0)
 
 
 def _attention(raw: pd.DataFrame) -> pd.DataFrame:
@@ -294,7 +348,10 @@ def moe_rows(raw: pd.DataFrame) -> pd.DataFrame:
     }
     rows = _common(raw).assign(tokens=raw.num_tokens.astype(float), **{c: v.astype(int) for c, v in sizes.items()})
     even = {"even_seconds": raw.even_seconds} if "even_seconds" in raw else {}
-    return _without_doubles(rows.assign(dtype=raw.moe_dtype.map(DTYPE), distribution=raw.distribution, **even))
+    marlin = (raw.moe_dtype == "w4a16_mxfp4") & raw.kernel_source.str.contains("marlin")
+    dtype = raw.moe_dtype.map(DTYPE).where(~marlin, "mxfp4_marlin")
+    chooses = ~raw.source.str.contains(WITHOUT_CHOICE)
+    return _without_doubles(rows.assign(dtype=dtype, distribution=raw.distribution, chooses_experts=chooses, **even))
 
 
 def _without_doubles(rows: pd.DataFrame) -> pd.DataFrame:
@@ -350,11 +407,27 @@ def _nccl(raw: pd.DataFrame) -> pd.DataFrame:
     return _messages(raw, raw.nccl_dtype).assign(kind=raw.op_name.replace("alltoall", "all_to_all"), graph=True)
 
 
+def _scans(raw: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of gated delta rules, prompts and decodes; the convolution before them is another operator.
+
+    `num_v_heads` are the heads of one rank. The kernel of decodes has several names, one for each way of writing the
+    same step.
+    """
+    raw = raw[raw.kernel_source.str.startswith(SCAN_KERNELS)].reset_index(drop=True)
+    sizes = {"num_v_heads": "n_heads", "head_k_dim": "key_head_dim", "head_v_dim": "value_head_dim"}
+    rows = _common(raw).join(raw[list(sizes)].rename(columns=sizes).astype(int))
+    counts = {"tokens": raw.num_tokens.astype(float), "sequences": raw.batch_size.astype(float)}
+    return rows.assign(stage=raw.phase.map({"context": "prefill", "generation": "decode"}), **counts)
+
+
 def _quantize(raw: pd.DataFrame) -> pd.DataFrame:
     """Return rows of static_scaled_fp8_quant of m tokens x k columns, at the sizes of models."""
     raw = raw[raw.k.between(1024, 16384) & (raw.m <= 16384)].reset_index(drop=True)
     return _common(raw).assign(kind="quantize", tokens=raw.m.astype(float), bytes_per_token=3.0 * raw.k)
 
+
+#: Beginnings of the names of kernels that scan the state of linear attention.
+SCAN_KERNELS: Final = ("chunk_gated_delta_rule", "fused_recurrent_gated_delta_rule")
 
 #: Tables by family as (folder, name, engine or None for any engine, reader); MLA has a table only where whole blocks
 #: were timed.
@@ -370,6 +443,7 @@ TABLES: Final[dict[str, tuple[tuple[str, str, str | None, Callable[[pd.DataFrame
         ("mla", "mla_context_module_perf", None, partial(mla_rows, stage="prefill")),
         ("mla", "mla_generation_module_perf", None, partial(mla_rows, stage="decode")),
     ),
+    "linear_attention": (("linear_attention", "gdn_perf", None, _scans),),
     "collective": (
         ("comm", "custom_allreduce_perf", None, _engine_collectives),
         ("comm", "nccl_perf", "nccl", _nccl),

@@ -1,19 +1,21 @@
 """Derive rows of experts at the routing of service from rows timed at balanced and at skewed routing.
 
 The public collectors time three routings: balanced (round robin: min(N, k T) experts receive tokens, with loads as even
-as can be) and two power laws (`power_law_1.01`, `power_law_1.2`: exponents of the expert loads). With none of them do
-tokens reach the number of experts that independent choices reach, N (1 - (1 - k/N)^T). So two times are read from them,
-and the longer one counts:
+as can be) and two power laws (`power_law_1.01`, `power_law_1.2`: exponents of the expert loads). The router of service
+is the mild power law (calibration/operators/expert_loads.py says which routers are known better). Two times are read
+from the rows, and the longer one counts:
 
-- The time to stream the weights of those experts, read off the balanced rows as a function of the experts reached.
-  Where no balanced rows were timed, it is linear from k experts (one token) to all of them.
-- The time of the mild power law, since uneven loads cost extra in some kernels; where it reached more experts (few
-  experts, and each token reaching many), less by the ratio of the streams. It lies between the other two routings by
-  construction, so a row that does not is noise, and the nearer of them replaces it.
+- The time to stream the weights of the experts that the law reaches in expectation over its draws, read off the
+  balanced rows as a function of the experts reached. Where no balanced rows were timed, it is linear from k experts
+  (one token) to all of them. Independent, equally likely choices would reach N (1 - (1 - k/N)^T) experts, a skewed
+  router fewer: the law 55 of 82 with 16 tokens, 8 of 128 experts each.
+- The time of the mild power law, since uneven loads cost extra in some kernels; where the timed draws reached more
+  experts, less by the difference of the streams. It lies between the other two routings by construction, so a row that
+  does not is noise, and the nearer of them replaces it.
 
-A row also has the time with even loads (`even_seconds`), from which the time under a balanced router follows
-(calibration/operators/expert_loads.py): that of the balanced rows once every expert has rows, and no less than the
-stream. Before that, uneven loads reach fewer experts, which the stream decides, and both times are the same.
+A row also has the time under a balanced router with even loads (`even_seconds`): that of the balanced rows once every
+expert has rows, and no less than the stream of the experts that equally likely choices reach. With few tokens it is the
+longer time, because such a router reads more weights.
 
 Balanced loads cannot take longer than uneven ones once every expert has many rows. Where they do, the routing was not
 the one in the label, and the balanced rows of that architecture and split are not used. This concerns kernels that
@@ -21,11 +23,11 @@ route by themselves (FlashInfer's and TensorRT-LLM's low-latency experts) over s
 B200's block-scaled ones took 1.6 times as long "balanced" as under the power law, and 3.3 times as long as cut over the
 same ranks.
 
-Expert-parallel ranks wait for the rank that reads the most experts: its number lies above the mean by the expected
-largest of R standard normals (Blom's approximation) times the binomial spread of N/R experts.
+Expert-parallel ranks wait for the rank that reads the most experts. Under equally likely choices, its number lies above
+the mean by the expected largest of R standard normals (Blom's approximation) times the binomial spread of N/R experts.
 
-Checked against another project's profile that sets the number of experts reached
-(tests/calibration/families/test_grouped_gemm.py): 2 % off in the median, where the mild power law alone is 7 % off.
+The balanced router is checked against another project's profile that sets the number of experts reached
+(tests/calibration/families/test_grouped_gemm.py): 2 % off in the median.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
-from calibration.operators.expert_loads import table_law
+from calibration.operators.expert_loads import reached_by_table_law, table_law
 from calibration.operators.roofline import distinct_experts
 from catalogs.arrays import FloatArray
 
@@ -102,15 +104,16 @@ def _served(part: pd.DataFrame) -> FloatArray:
     line = _stream(tokens, balanced, skewed, sizes)
     if line is None:
         return np.array([skewed, skewed])
-    touched = busiest_rank(tokens, sizes) * ranks
-    stream = np.interp(touched, *line)
+    stream = np.interp(reached_by_table_law(tokens, (n_experts, top, ranks)) * ranks, *line)
+    balanced_stream = np.interp(busiest_rank(tokens, sizes) * ranks, *line)
     if ranks == 1:
         drawn = np.array([touched_by_power_law(int(t), top, n_experts) for t in tokens])
-        skewed = skewed * np.minimum(stream / np.interp(drawn, *line), 1.0)
+        skewed = skewed - np.maximum(np.interp(drawn, *line) - stream, 0.0)
     served = np.fmax(stream, skewed)
     all_reached = (tokens * top >= n_experts) & ~np.isnan(balanced)
-    even = np.where(all_reached, np.fmax(np.fmax(stream, balanced), LEAST_EVEN * served), served)
-    return np.array([served, np.fmin(even, served)])
+    most = np.fmax(balanced_stream, served)
+    even = np.where(all_reached, np.fmax(np.fmax(balanced_stream, balanced), LEAST_EVEN * served), most)
+    return np.array([served, np.fmin(even, most)])
 
 
 def _mislabelled(rows_per_expert: FloatArray, balanced: FloatArray, mild: FloatArray) -> bool:
@@ -149,7 +152,7 @@ def touched_by_power_law(tokens: int, top: int, n_experts: int) -> int:
 
 
 def busiest_rank(tokens: FloatArray, sizes: tuple[int, int, int]) -> FloatArray:
-    """Return the experts reached on the rank with the most of them, in the shape of `tokens`.
+    """Return the experts that a balanced router reaches on the rank with the most of them, in the shape of `tokens`.
 
     `sizes` are the experts per token, the experts and the ranks.
     """

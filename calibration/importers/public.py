@@ -19,7 +19,9 @@ LICENCES_FILE: Final = Path(__file__).with_name("licences.yaml")
 
 #: Families fitted to the first source that has them (rows of two sources would disagree on one grid); the others only
 #: check.
-ONE_SOURCE: Final = ("gemm", "prefill_attention", "decode_attention", "noncausal_attention", "moe", "mla")
+ONE_SOURCE: Final = (
+    *("gemm", "prefill_attention", "decode_attention", "noncausal_attention", "moe", "mla", "linear_attention"),
+)
 
 #: The oldest release of vLLM of which the rows of experts are read (`import_releases`), and the dtypes read of them.
 #: Its rows in mxfp4 and int4 take the same time over one rank and over eight, so they were not split as in an engine.

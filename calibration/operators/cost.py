@@ -64,6 +64,11 @@ class CostSource(Protocol):
         ...
 
     @property
+    def experts_are_chosen(self) -> bool:
+        """Return whether the time of experts includes the kernel that chooses the experts of each token."""
+        ...
+
+    @property
     def unmasked_kernel(self) -> str | None:
         """Return the measured kernel of attention without a mask that engines prefer; None where none was measured."""
         ...
@@ -91,6 +96,11 @@ class AdjustedCosts(ABC):
     def attention_writes_cache(self) -> bool:
         """Return whether the time of attention includes the write of new keys and values to the cache."""
         return self.source.attention_writes_cache
+
+    @property
+    def experts_are_chosen(self) -> bool:
+        """Return whether the time of experts includes the kernel that chooses the experts of each token."""
+        return self.source.experts_are_chosen
 
     @property
     def unmasked_kernel(self) -> str | None:

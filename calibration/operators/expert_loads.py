@@ -12,6 +12,9 @@ A row of the public tables labelled `power_law_1.01` was timed on one draw that 
 (aiconfigurator, collector/helper.py, `power_law_logits_v3`): loads in proportion to draws from a power law of that
 exponent between 1 and 0.8 times the tokens (0.01 and 2 where there are fewer choices than experts), each at most the
 number of tokens, and the rank with the most is the timed one. The row stands for the mean of that law.
+
+A skewed router also reaches fewer experts with few tokens, whose weights are then not read: N (1 - (1 - k/N)^T) of N
+experts are those of a balanced one.
 """
 
 from __future__ import annotations
@@ -31,6 +34,9 @@ TABLE_EXPONENT: Final = 1.01
 DRAWS: Final = 64
 SEED: Final = 1
 
+#: Draws of the experts that tokens reach for each draw of the loads, where the busiest of several ranks counts.
+RANK_DRAWS: Final = 16
+
 #: Tokens at which expectations are drawn; between them the imbalance is interpolated on logarithmic axes.
 NODES: Final = 2.0 ** np.arange(0, 15)
 
@@ -46,6 +52,54 @@ def imbalance_share(tokens: FloatArray, sizes: tuple[int, int, int], skew: float
     shares = np.maximum(_shares(sizes, skew), _shares(sizes, 0.0))
     found = np.interp(np.log(np.maximum(tokens, 1.0)), np.log(NODES), shares)
     return np.asarray(found, dtype=np.float64)
+
+
+def reached_by_table_law(tokens: FloatArray, sizes: tuple[int, int, int]) -> FloatArray:
+    """Return the experts that any of `tokens` tokens reaches under the tables' milder power law, in their shape.
+
+    With several ranks these are the experts of the rank with most of them. `sizes` are the experts, the experts per
+    token and the ranks; `tokens` are whole numbers.
+    """
+    found = [_reached(int(each), sizes) for each in np.ravel(tokens)]
+    return np.reshape(np.array(found, dtype=np.float64), np.shape(tokens))
+
+
+@lru_cache(maxsize=8192)
+def _reached(tokens: int, sizes: tuple[int, int, int]) -> float:
+    n_experts, top, ranks = sizes
+    rng = np.random.default_rng(SEED)
+    missed = np.maximum(1.0 - table_loads(tokens, (n_experts, top), rng) / tokens, 0.0) ** tokens
+    if ranks == 1:
+        return float((1.0 - missed).sum(axis=1).mean())
+    first = np.linspace(0, n_experts, ranks, endpoint=False).astype(int)
+    drawn = (rng.random((RANK_DRAWS, *missed.shape)) >= missed).astype(np.float64)
+    return min(float(np.add.reduceat(drawn, first, axis=2).max(axis=2).mean()), float(tokens * top))
+
+
+def reach_share(tokens: FloatArray, sizes: tuple[int, int], skew: float) -> FloatArray:
+    """Return by how much of the way from the tables' power law to a balanced router a router reaches more experts.
+
+    0 is the law and 1 a balanced router, and no router counts as reaching fewer experts than the law. The result has
+    the shape of `tokens`; `sizes` are the experts and the experts per token.
+    """
+    return np.asarray(np.interp(np.log(np.maximum(tokens, 1.0)), np.log(NODES), _reach_shares(sizes, skew)))
+
+
+@lru_cache(maxsize=256)
+def _reach_shares(sizes: tuple[int, int], skew: float) -> npt.NDArray[np.float64]:
+    n_experts, top = sizes
+    law = reached_by_table_law(np.asarray(NODES, dtype=np.float64), (n_experts, top, 1))
+    even, own = (_reached_by_popularity(s, sizes) for s in (0.0, skew))
+    apart = even - law
+    share = np.divide(own - law, apart, out=np.ones_like(apart), where=apart > 1e-6 * n_experts)
+    return np.asarray(np.clip(share, 0.0, 1.0), dtype=np.float64)
+
+
+def _reached_by_popularity(skew: float, sizes: tuple[int, int]) -> FloatArray:
+    """Return the experts that a router with this skew reaches at the tokens of NODES, shape (nodes,)."""
+    n_experts, top = sizes
+    chances = capped(np.arange(1, n_experts + 1, dtype=np.float64) ** -skew, top)
+    return np.asarray(n_experts - ((1.0 - chances) ** NODES[:, None]).sum(axis=1), dtype=np.float64)
 
 
 @lru_cache(maxsize=256)

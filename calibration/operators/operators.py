@@ -23,6 +23,9 @@ SAMPLING_BYTES_PER_LOGIT: Final = 2 + 4 + 8 + 8 + 4
 #: digits x 24, sort by row 24, gather 24. The rest: 12 + 8 + 14 + 24.
 SORT_BYTES_PER_LOGIT: Final = (8 + 100 + 24 + 24) + 58
 
+#: Bytes of a score of sparse attention's indexer, fp32.
+BYTES_PER_SCORE: Final = 4.0
+
 #: Bytes that greedy sampling moves for each logit: read, written as fp32, read.
 GREEDY_BYTES_PER_LOGIT: Final = 2 + 4 + 4
 
@@ -183,10 +186,10 @@ class Elementwise:
     family: ClassVar[str] = "elementwise"
 
     # "norm" | "activation" | "rotary" | "kv_write" | "quantize" | "embedding" | "sampling" | "greedy" | "sort"
-    # | "routing"
+    # | "routing" | "select"
     kind: str
     tokens: Num
-    bytes_per_token: float  # bytes read and written per token
+    bytes_per_token: Num  # bytes read and written per token
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ WINOGRAD_SPEEDUP: Final = 2.25
 #: long; those of L40S take 8 to 10 times: a host that slows copies between peers, as with IOMMU or ACS on.
 SLOWEST_RING: Final = 3.0
 
-SKEW_SPEEDUP: Final = 1.75  # skewed routing uses fewer experts than the balanced routing that bytes_moved assumes
+SKEW_SPEEDUP: Final = 2.0  # skewed routing uses fewer experts than the balanced routing that bytes_moved assumes
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,6 @@ INCOMPATIBLE: Final[Mapping[str, tuple[str, ...]]] = {
     "encoder": _NOT_WITH_ENCODERS,
     "text_encoder": _NOT_WITH_ENCODERS,
     "speculative": (
-        "lora",
         "kv_offload",
         "swap_space_gib",
         "pipeline_parallel",

@@ -35,12 +35,19 @@ def resolve_speculation(deployment: Deployment, engine: EngineProfile, target: M
     if method in ("eagle", "eagle3") and not _config_of(str(options.model)):
         layer = f"one dense layer of {target.name} with its vocabulary"
         notices = (f"{options.model} is assumed to be {layer}; give the path of its config.json if it differs",)
+    if method != "ngram" and options.draft_rate is not None:
+        raise InputError("draft_rate is for n-gram lookup: every other drafter drafts in each step", method, "ngram")
+    if method == "ngram" and options.draft_rate is None:
+        notices = (
+            "n-gram lookup is assumed to find drafts in every step; state speculative.draft_rate if it does not",
+        )
     if draft is not None and method == "draft_model":
         _check_draft(draft, target, deployment, str(options.model))
     return Speculation(
         method=method,
         num_speculative_tokens=k,
         rates=acceptance_rates(options),
+        draft_rate=1.0 if options.draft_rate is None else options.draft_rate,
         draft=draft,
         draft_name=options.model,
         draft_weight_dtype=_dtype(method, draft, target, deployment.weight_dtype),

@@ -22,6 +22,10 @@ _GRAPHS: Final = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_ca
 
 _KERNELS: Final = ("moe_backend", "attention_backend")
 
+#: Cards of Hopper and Blackwell with HBM have at least this bandwidth, in bytes per second. DeepGEMM runs on them, and
+#: not on RTX boards and GB10, whose Blackwell is another one (sm_120, sm_121).
+HBM_RATE: Final = 2e12
+
 #: Kernels of experts with rows of their own in the operator tables, where they are not the engine's choice.
 _PRICED_EXPERTS: Final = "marlin"
 
@@ -41,8 +45,8 @@ class EngineSettings:
         cudagraph_mode: Which steps run in CUDA graphs (--compilation-config, cudagraph_mode).
         cudagraph_capture_sizes: Tokens of the captured batches (--cudagraph-capture-sizes).
         max_cudagraph_capture_size: The largest captured batch (--max-cudagraph-capture-size).
-        moe_backend: Kernels of experts (--moe-backend). Marlin's are priced for experts in MXFP4, and only DeepGEMM
-            pads its rows; others are recorded, not priced.
+        moe_backend: Kernels of experts (--moe-backend). Marlin's are priced for experts in MXFP4. Where an engine pads
+            the rows of block-scaled experts, only DeepGEMM does. Others are recorded, not priced.
         attention_backend: Kernels of attention (--attention-backend); recorded, not priced.
     """
 
@@ -68,15 +72,20 @@ class EngineSettings:
         """Return the keys that are set."""
         return [key for key in KEYS if getattr(self, key) is not None]
 
-    def notices(self, stored: WeightFormat) -> tuple[str, ...]:
+    def notices(self, stored: WeightFormat, engine: EngineProfile, unit: Accelerator) -> tuple[str, ...]:
         """Return notices about settings that are recorded without an effect on the times of steps, kernels in one.
 
         Args:
-            stored: The storage of the weights; Marlin's kernels are priced for experts in MXFP4 only.
+            stored: The storage of the weights: Marlin's kernels are priced for experts in MXFP4 only, and rows that
+                DeepGEMM pads for experts in block-scaled FP8 only.
+            engine: The engine with its own defaults, before the settings replace any.
+            unit: The device.
         """
-        priced = _PRICED_EXPERTS if stored.has_mxfp4("experts") else None
-        named = [(key, getattr(self, key)) for key in _KERNELS]
-        kernels = ", ".join(f"{key} {value}" for key, value in named if value not in (None, priced))
+        pads = stored.has_scale_blocks("experts") and padded_expert_rows(engine, unit) > 0
+        marlin = self.moe_backend == _PRICED_EXPERTS and stored.has_mxfp4("experts")
+        priced = ("moe_backend",) if pads or marlin else ()
+        named = [(key, getattr(self, key)) for key in _KERNELS if key not in priced]
+        kernels = ", ".join(f"{key} {value}" for key, value in named if value is not None)
         found = [f"recorded, not priced: {kernels}; steps take the kernels of the operator tables"] if kernels else []
         if self.cudagraph_mode == "piecewise" and not self.enforce_eager:
             found.append("cudagraph_mode piecewise: the launches of attention outside the graphs are not priced")
@@ -155,6 +164,16 @@ ENGINES: Final[Mapping[str, tuple[str, ...]]] = {
 
 #: The settings of a deployment that leaves all of them to the engine.
 DEFAULTS: Final = EngineSettings()
+
+
+def padded_expert_rows(engine: EngineProfile, unit: Accelerator) -> int:
+    """Return the rows of the blocks in which an engine computes block-scaled experts on a device, or 0."""
+    return engine.expert_block_rows.get(unit.architecture, 0) if has_hbm(unit) else 0
+
+
+def has_hbm(unit: Accelerator) -> bool:
+    """Return whether a card of Hopper or Blackwell has HBM, by the bandwidth of its memory."""
+    return unit.memory_bandwidth_bytes_per_s >= HBM_RATE
 
 
 def _no_graphs() -> dict[str, Any]:

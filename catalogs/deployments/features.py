@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from catalogs.deployments.compatibility import FeatureContext, feature_with_one_scheduler
-from catalogs.deployments.resolved import OffloadTiers
+from catalogs.deployments.resolved import OffloadTiers, ResolvedDeployment
 from catalogs.deployments.schema import Deployment, KvRetention, Lora, Multimodal
 from catalogs.engines.profile import EngineProfile, RankDispatch
 from catalogs.errors import InputError
@@ -170,6 +170,17 @@ def resolve_rank_dispatch(requested: FeatureContext, layout: Layout) -> RankDisp
     if separate and reason:
         raise InputError(f"ranks are simulated as one scheduler {reason}", f"rank_dispatch: {dispatch}", "balanced")
     return dispatch or ("balanced" if reason else engine.rank_dispatch)
+
+
+def prefill_rank_dispatch(pool: ResolvedDeployment, written: RankDispatch | None) -> RankDispatch | None:
+    """Return how requests are distributed over the ranks of a replica that only prefills.
+
+    Args:
+        pool: The resolved pool, with the dispatch of a replica that also decodes.
+        written: The key `rank_dispatch` of the pool; None: the engine's default.
+    """
+    separate = pool.rank_dispatch not in (None, "balanced")
+    return pool.engine.default_rank_dispatch(True) if separate and written is None else pool.rank_dispatch
 
 
 #: Cores for each accelerator where the cores of the node are not known: cloud instances have at least so many.

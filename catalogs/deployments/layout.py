@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal
 
 #: What the replicas of a pool do: serve whole requests, compute prompts and their first token, decode the rest, or only
 #: encode the images, videos and audio of requests.
@@ -31,6 +32,17 @@ class Layout:
     decode_context_parallel: int = 1  # reuses the tensor or context ranks
     all2all_backend: All2All = ALLGATHER_REDUCESCATTER
     redundant_experts: int = 0  # copies of popular experts in each layer, with which all ranks have equal loads
+    #: A rank's tokens run as two halves, and the exchange of one overlaps the kernels of the other.
+    two_batch_overlap: bool = False
+
+    @classmethod
+    def of(cls, block: Mapping[str, Any]) -> Layout:
+        """Return the layout that a block of deployment keys states.
+
+        Raises:
+            KeyError: A key of the layout is missing.
+        """
+        return cls(**{field.name: block[field.name] for field in fields(cls)})
 
     @property
     def accelerators(self) -> int:
@@ -44,7 +56,8 @@ class Layout:
         cut = "".join(f" x {name}{size}" for name, size in further if size > 1)
         shared = f" + DCP{self.decode_context_parallel}" if self.decode_context_parallel > 1 else ""
         copies = f" with {self.redundant_experts} redundant experts" if self.redundant_experts else ""
-        return f"TP{self.tensor_parallel}{cut}{' + EP' if self.expert_parallel else ''}{copies}{shared}"
+        halves = " + TBO" if self.two_batch_overlap else ""
+        return f"TP{self.tensor_parallel}{cut}{' + EP' if self.expert_parallel else ''}{copies}{halves}{shared}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,17 @@
-"""The rules for the parallel layouts that a model and a cluster allow."""
+"""The rules for the parallel layouts that a model and a cluster allow.
+
+Blocks of the KV cache move between servers of unequal width by the rules of `transfer_refusal`. The caches of two
+servers are cut by tensor ranks, and every decode rank reads from the prefill ranks that hold its heads. All engines
+need one tensor-parallel size to be a multiple of the other. Beyond that:
+
+- vLLM up to 0.13 reads only from prefill servers that are at most as wide (NixlConnector, `tp_ratio`: "Local tensor
+  parallel size is not divisible by remote tensor parallel size"); pull request 27274 (December 2025) added the rest.
+- Newer vLLM cannot read copies: where more prefill ranks than KV heads hold the cache, fewer decode ranks are refused
+  (kv_connector/v1/nixl, 0.33).
+- SGLang (disaggregation/common/conn.py, `required_dst_info_num`) and TensorRT-LLM (cacheFormatter) read them.
+
+A latent (MLA) is whole on every rank, so there are no heads to be copied.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +48,7 @@ def resolve_layout(deployment: Deployment, model: ModelSpec, hardware: Hardware)
         raise InputError(f"pipeline_parallel exceeds the layers of {d.model}", d.pipeline_parallel, str(model.n_layers))
     replicas = d.replicas
     found = Layout(**{f.name: getattr(d, f.name) for f in fields(Layout)})
-    _check_exchange(found)
+    _check_exchange(found, model)
     check_copies(found, model)
     found, notices = _spread_experts(replicas, found, hardware)
     check_tensor_parallel(model, found.tensor_parallel, found.expert_parallel)
@@ -100,18 +113,30 @@ def check_engine(layout: Layout, engine: EngineProfile) -> None:
         rule = f"{engine.name} splits a model by layers or by tensors, not both ways"
         value = f"tensor_parallel: {layout.tensor_parallel}, pipeline_parallel: {layout.pipeline_parallel}"
         raise InputError(rule, value, f"pipeline_parallel: {layout.accelerators}")
-    for key in ("context_parallel", "decode_context_parallel", "all2all_backend", "redundant_experts"):
+    for key in (
+        "context_parallel",
+        "decode_context_parallel",
+        "all2all_backend",
+        "redundant_experts",
+        "two_batch_overlap",
+    ):
         requested, default = getattr(layout, key), getattr(Layout(), key)
         if requested != default and key not in engine.flags:
             raise InputError(f"{key} is not simulated for {engine.name}", requested, str(default))
 
 
-def _check_exchange(layout: Layout) -> None:
+def _check_exchange(layout: Layout, model: ModelSpec) -> None:
     """Check that a non-default all-to-all backend has whole experts and ranks with different tokens.
 
     Within one group of tensor ranks, every rank already holds every token.
     """
+    if layout.two_batch_overlap and not model.is_moe:
+        rule = f"two_batch_overlap overlaps the exchange of tokens with experts; {model.name} has none"
+        raise InputError(rule, "true", "two_batch_overlap: false")
     if layout.all2all_backend == ALLGATHER_REDUCESCATTER:
+        if layout.two_batch_overlap:  # vLLM refuses it too; SGLang falls back to steps in one batch
+            rule = "two_batch_overlap is simulated with the backends that send tokens to their experts only"
+            raise InputError(rule, layout.all2all_backend, "all2all_backend: deepep_low_latency")
         return
     if not layout.expert_parallel:
         rule = "all2all_backend needs expert_parallel: it sends tokens to whole experts"
@@ -158,7 +183,7 @@ def check_context_parallel(model: ModelSpec, layout: Layout) -> None:
         InputError: The layout breaks one of these rules.
     """
     tp, cp, dcp = layout.tensor_parallel, layout.context_parallel, layout.decode_context_parallel
-    if (cp > 1 or dcp > 1) and any(g.mixer is not None and not g.mixer.attends for g in model.groups):
+    if (cp > 1 or dcp > 1) and model.has_recurrent_layers:
         rule = f"context parallelism needs attention in every layer; {model.name} has linear attention"
         raise InputError(rule, f"context_parallel: {cp}, decode_context_parallel: {dcp}", "1")
     if cp > 1 and dcp not in (1, cp):
@@ -238,3 +263,41 @@ def _smaller(layout: Layout, groups: int) -> str:
     largest = max(sizes, key=lambda key: sizes[key])
     others = math.prod(sizes.values()) // sizes[largest]
     return f"{largest}: {max(groups // others, 1)}"
+
+
+def transfer_refusal(model: ModelSpec, engine: EngineProfile, prefill: Layout, decode: Layout) -> str | None:
+    """Return why a decode server cannot read the KV blocks of a prefill server, or None if it can.
+
+    Args:
+        model: The model that both serve.
+        engine: The engine of both.
+        prefill: The layout of the server that computes the blocks.
+        decode: The layout of the server that reads them.
+    """
+    wrote, reads = prefill.tensor_parallel, decode.tensor_parallel
+    pair, version = f"from TP{wrote} to TP{reads}", f"{engine.name} {engine.version}"
+    if max(wrote, reads) % min(wrote, reads):
+        return f"KV blocks move only if one TP is a multiple of the other, not {pair}"
+    if reads < wrote and engine.kv_readers == "as wide":
+        return f"{version} moves KV blocks only to decode replicas that are at least as wide, not {pair}"
+    split = (group.mixer.kv_heads_to_split for group in model.groups if group.mixer is not None)
+    heads = min((n for n in split if n is not None), default=wrote)
+    if reads < wrote and wrote > heads and engine.kv_readers == "no copies":
+        return f"{version} cannot read copies of {heads} KV heads with fewer ranks ({pair})"
+    return None
+
+
+def check_transfer(model: ModelSpec, engine: EngineProfile, prefill: Layout, decode: Layout) -> None:
+    """Check that the decode replicas of a deployment can read what its prefill replicas write.
+
+    Raises:
+        InputError: They cannot; the message names the nearest size of the prefill replicas that they can read.
+    """
+    why = transfer_refusal(model, engine, prefill, decode)
+    if why is None:
+        return
+    wrote = prefill.tensor_parallel
+    choices = tensor_parallel_choices(model, max(wrote, decode.tensor_parallel), prefill.expert_parallel)
+    fits = [n for n in choices if transfer_refusal(model, engine, Layout(n), decode) is None]
+    near = min(fits, key=lambda n: (abs(n - wrote), n), default=decode.tensor_parallel)
+    raise InputError(why, f"prefill: {{tensor_parallel: {wrote}}}", f"prefill: {{tensor_parallel: {near}}}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 
 from catalogs.deployments import encoder_decoders, encoder_pools, features, parallelism
 from catalogs.deployments.autoscaling import Autoscaling, parse_autoscaling
@@ -10,10 +11,11 @@ from catalogs.deployments.compatibility import FeatureContext, check_compatibili
 from catalogs.deployments.drafting import resolve_speculation
 from catalogs.deployments.engine_settings import EngineSettings
 from catalogs.deployments.layout import Limits
+from catalogs.deployments.parallelism import check_transfer
 from catalogs.deployments.queueing import parse_queueing
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.scale_blocks import check_scale_blocks
-from catalogs.deployments.schema import Deployment
+from catalogs.deployments.schema import Deployment, PoolDeployment
 from catalogs.deployments.speculation import Speculation
 from catalogs.deployments.stages import resolve_stage_layers
 from catalogs.engines.files import load_engine
@@ -50,9 +52,7 @@ def resolve_pools(deployment: Deployment, names: CatalogLookup | None = None) ->
     Raises:
         InputError: A rule is broken, or the pools together do not fit in the hardware.
     """
-    pools = tuple(
-        replace(_resolve_pool(part.written, names), role=part.role, site=part.site) for part in deployment.slices
-    )
+    pools = tuple(_in_role(_resolve_pool(part.written, names), part) for part in deployment.slices)
     if deployment.encoder_pool is not None:
         pools = encoder_pools.with_encoders(pools)
     shared = [pool for pool in pools if not pool.site]
@@ -108,6 +108,7 @@ class CatalogLookup:
         if not found.encodes_prompt and not profile.runs_on_device(unit.kind, unit.maker):
             rule = f"{profile.name} runs on {', '.join(profile.runs_on)} only, not on {unit.full_name}"
             raise InputError(rule, hardware.text, "engine: vllm")
+        profile = profile.for_model(found.architecture, unit)
         return cls(found, encoder_decoders.engine_for_model(found, profile), hardware)
 
     @property
@@ -115,6 +116,15 @@ class CatalogLookup:
         """Return the engine's default (max_num_batched_tokens, max_num_seqs) on this device, per rank on CPUs."""
         unit = self.hardware.accelerator
         return self.engine.default_limits(unit.memory_bytes, unit.name, unit.kind)
+
+
+def _in_role(pool: ResolvedDeployment, part: PoolDeployment) -> ResolvedDeployment:
+    """Return a pool with its role, its site and the engine's defaults for that role."""
+    if part.role == "prefill":
+        ahead = pool.engine.async_scheduling and pool.engine.prefills_ahead
+        dispatch = features.prefill_rank_dispatch(pool, part.written.rank_dispatch)
+        pool = replace(pool, engine=replace(pool.engine, async_scheduling=ahead), rank_dispatch=dispatch)
+    return replace(pool, role=part.role, site=part.site)
 
 
 def _check_handover(pools: tuple[ResolvedDeployment, ...]) -> tuple[ResolvedDeployment, ...]:
@@ -128,6 +138,9 @@ def _check_handover(pools: tuple[ResolvedDeployment, ...]) -> tuple[ResolvedDepl
         if len(drafters) > 1:
             requested = "speculative in only one of them"
             raise InputError("prefill and decode pools must use the same drafter", requested, hint="set it for both")
+        for prefill, decode in product(*([p for p in disaggregated if p.role == r] for r in ("prefill", "decode"))):
+            if prefill.engine.policy == decode.engine.policy:
+                check_transfer(decode.model, decode.engine, prefill.layout, decode.layout)
         if disaggregated:
             encoder_decoders.check_disaggregation(disaggregated[0].model)
     return pools
@@ -139,7 +152,8 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
     encoder_decoders.check_tensor_parallel(names.model, names.engine, deployment.tensor_parallel)
     encoder_decoders.check_prefix_caching(names.model, deployment.prefix_caching)
     settings = EngineSettings.of(deployment)
-    names = replace(names, engine=settings.applied(names.engine, names.model, names.hardware.accelerator))
+    unset = names.engine
+    names = replace(names, engine=settings.applied(unset, names.model, names.hardware.accelerator))
     if names.engine.modelopt_checkpoints:
         names = replace(names, model=names.model.with_modelopt_checkpoints())
     requested = FeatureContext(deployment, names.model, names.engine)
@@ -150,14 +164,15 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
     own = encoder_decoders.notices(names.model, names.engine) + names.model.notices + names.hardware.notices
     own += speculation.notices if speculation else ()
     weight_dtype, weight_notices = _weight_dtype(deployment.weight_dtype, names)
-    set_notices = settings.notices(names.model.weight_format(weight_dtype))
+    set_notices = settings.notices(names.model.weight_format(weight_dtype), unset, names.hardware.accelerator)
     kv_dtype, kv_notices = _kv_dtype(deployment.kv_dtype, weight_dtype, names)
     replicas, layout, layout_notices = parallelism.resolve_layout(deployment, names.model, names.hardware)
     scaling = _scaling(deployment, replicas, names)
     layout_notices += check_scale_blocks(names.model, weight_dtype, layout, names.engine)
     shards = layout.tensor_parallel * layout.pipeline_parallel
     parallelism.check_engine(layout, names.engine)
-    limits = _limits(deployment, names, shards, speculation.step_tokens if speculation else 1)
+    step_tokens = speculation.step_tokens if speculation else 1
+    limits = _limits(deployment, names, shards, layout.data_parallel, step_tokens)
     limits = encoder_decoders.limits_for_encoder(limits, names.model, deployment.max_num_batched_tokens)
     memory_bytes = names.hardware.accelerator.memory_bytes
     share = names.engine.default_utilization(memory_bytes, limits.max_num_batched_tokens, shards)
@@ -245,13 +260,17 @@ def _weight_dtype(requested: str | None, names: CatalogLookup) -> tuple[str, tup
 def _kv_dtype(requested: str | None, weight_dtype: str, names: CatalogLookup) -> tuple[str, tuple[str, ...]]:
     """Return the dtype of the KV cache, and notices about it.
 
-    The engine's default ("auto") is what the checkpoint declares, else the dtype of the activations.
+    The default is what the checkpoint declares, else what the engine chooses for the model on this accelerator
+    (`EngineProfile.default_kv_dtype`), else the dtype of the activations.
     """
     unit = names.hardware.accelerator
     declared = names.model.weight_format(weight_dtype).kv_dtype
     if requested is None and declared in unit.peak_flops and declared in names.engine.kv_dtypes:
         notice = f"{declared} KV cache, as {weight_dtype} checkpoints of it declare; set kv_dtype if yours does not"
         return str(declared), (notice,)
+    default = names.engine.default_kv_dtype
+    if requested is None and default is not None:
+        return default, (f"{default} KV cache, the default of {names.engine.name} for this model on this accelerator",)
     if requested is None:
         return (weight_dtype if weight_dtype in ("fp32", *_SIXTEEN_BIT) else _sixteen_bit(unit)), ()
     if requested not in names.engine.kv_dtypes:
@@ -264,7 +283,9 @@ def _kv_dtype(requested: str | None, weight_dtype: str, names: CatalogLookup) ->
     return requested, ()
 
 
-def _limits(deployment: Deployment, names: CatalogLookup, ranks: int, step_tokens: int) -> Limits:
+def _limits(
+    deployment: Deployment, names: CatalogLookup, shards: int, attention_ranks: int, step_tokens: int
+) -> Limits:
     """Return the limits of one replica; `step_tokens` are the tokens that each decode brings into a step."""
     longest, block_size = names.model.longest_sequence_tokens, deployment.block_size or names.engine.block_size_tokens
     max_model_len = deployment.max_model_len or longest
@@ -278,7 +299,7 @@ def _limits(deployment: Deployment, names: CatalogLookup, ranks: int, step_token
     if deployment.prefix_caching and not names.engine.shares_prefixes:
         rule = f"the prompt reuse of {names.engine.name} is not supported yet"
         raise InputError(rule, "prefix_caching: true", "false")
-    tokens, seqs = _batch_limits(deployment, names, ranks, max_model_len)
+    tokens, seqs = _batch_limits(deployment, names, shards, attention_ranks, max_model_len)
     if deployment.max_num_seqs is None:
         seqs = max(1, min(seqs, tokens // step_tokens))
     if seqs * step_tokens > tokens:
@@ -290,21 +311,30 @@ def _limits(deployment: Deployment, names: CatalogLookup, ranks: int, step_token
         max_model_len=max_model_len,
         block_size=block_size,
         kv_blocks=deployment.kv_blocks or 0,
-        prefix_caching=names.engine.prefix_caching if deployment.prefix_caching is None else deployment.prefix_caching,
+        prefix_caching=_caches_prefixes(names) if deployment.prefix_caching is None else deployment.prefix_caching,
     )
 
 
-def _batch_limits(deployment: Deployment, names: CatalogLookup, ranks: int, max_model_len: int) -> tuple[int, int]:
-    """Return (max_num_batched_tokens, max_num_seqs).
+def _caches_prefixes(names: CatalogLookup) -> bool:
+    """Return whether the engine caches the prefixes of the model by default."""
+    engine = names.engine
+    return engine.prefix_caching and (engine.caches_states or not names.model.has_recurrent_layers)
+
+
+def _batch_limits(
+    deployment: Deployment, names: CatalogLookup, shards: int, attention_ranks: int, max_model_len: int
+) -> tuple[int, int]:
+    """Return (max_num_batched_tokens, max_num_seqs) of one data-parallel rank.
 
     Default values always let one step hold a token of every sequence, since vLLM lowers the default sequence count to
     the token budget; two given numbers that break this rule are refused.
     """
     unit = names.hardware.accelerator
     rule = names.engine.limits_rule(unit.memory_bytes, unit.name, unit.kind)
-    scale = ranks if rule.per_rank else 1
-    seqs = deployment.max_num_seqs or rule.max_num_seqs * scale
-    tokens = deployment.max_num_batched_tokens or min(rule.max_num_batched_tokens * scale, seqs * max_model_len)
+    scale, sharing = shards if rule.per_rank else 1, attention_ranks if names.engine.ranks_share_limits else 1
+    seqs = deployment.max_num_seqs or max(1, rule.max_num_seqs * scale // sharing)
+    most = max(deployment.max_num_seqs or 1, rule.max_num_batched_tokens * scale // sharing)
+    tokens = deployment.max_num_batched_tokens or min(most, seqs * max_model_len)
     longest = min(max_model_len, names.model.max_position_tokens)
     if names.engine.holds_longest_prompt and tokens < longest:
         if deployment.max_num_batched_tokens is not None:

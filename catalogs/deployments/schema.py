@@ -190,6 +190,7 @@ class Deployment(StrictYamlBlock):
     decode_context_parallel: PositiveInt = 1  # ranks that share each sequence's KV, among tensor or context ranks
     all2all_backend: All2All = ALLGATHER_REDUCESCATTER
     redundant_experts: NonNegativeInt = 0  # copies of popular experts in each layer; 0: no load balancer
+    two_batch_overlap: bool = False  # a step runs as two halves, whose exchange with experts and kernels overlap
     api_server_count: PositiveInt | None = (
         None  # API server processes of each replica; null: one per data-parallel rank
     )

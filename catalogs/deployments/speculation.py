@@ -8,7 +8,7 @@ therefore give the acceptance; it is never assumed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
@@ -31,6 +31,9 @@ class Speculative(StrictYamlBlock):
     rounds in which that draft was accepted, as vLLM reports it (`spec_decode_num_accepted_tokens_per_pos` over
     `spec_decode_num_drafts`). `acceptance_length` is the mean number of tokens per step, including the token that needs
     no draft, as most papers report it; it is converted by the same i.i.d. model.
+
+    `draft_rate` is the share of a sequence's decode steps for which n-gram lookup finds drafts. The acceptance is then
+    that of the steps with drafts, as vLLM counts it.
     """
 
     method: str
@@ -38,17 +41,19 @@ class Speculative(StrictYamlBlock):
     model: str | None = None
     acceptance: float | list[float] | None = None
     acceptance_length: PositiveFloat | None = None
+    draft_rate: Annotated[float, Field(gt=0.0, le=1.0)] | None = None  # share of steps for which ngram finds drafts
     topk: PositiveInt = 1  # branches of the drafted tree (speculative-eagle-topk)
     num_draft_tokens: PositiveInt | None = None  # verified tokens of the tree, including the root
 
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """Resolved speculative decoding; rates[i] is the fraction of rounds in which at least i + 1 drafts are accepted."""
+    """Resolved speculative decoding; rates[i] is the share of drafted rounds in which at least i + 1 are accepted."""
 
     method: Method
     num_speculative_tokens: int
     rates: tuple[float, ...]
+    draft_rate: float = 1.0  # share of rounds with drafts
     draft: ModelSpec | None = None  # the model that drafts; for a head, its layers only
     draft_name: str | None = None  # as written in deployment.yaml
     draft_weight_dtype: str = "bf16"
@@ -72,7 +77,7 @@ class Speculation:
     @property
     def mean_advance(self) -> float:
         """Return the expected tokens per round, including the token that needs no draft."""
-        return 1.0 + sum(self.rates)
+        return 1.0 + self.draft_rate * sum(self.rates)
 
     @property
     def as_written(self) -> dict[str, Any]:
@@ -83,6 +88,7 @@ class Speculation:
             "model": self.draft_name,
             "acceptance": list(self.rates),
             "acceptance_length": None,
+            "draft_rate": self.draft_rate if self.method == "ngram" else None,
             "topk": self.topk,
             "num_draft_tokens": self.queries,
         }

@@ -141,6 +141,12 @@ class FlagTable:
         """Return the engine's name of a value of a key."""
         return self.row(key).names.get(value, value)
 
+    def is_ignored(self, written: str) -> bool:
+        """Return whether a flag of the engine decides no key of deployment.yaml and no code reads its value."""
+        name = "--" + written[2:].replace("_", "-") if self.underscores and written.startswith("--") else written
+        flag = self.flags.get(name)
+        return flag is not None and flag.row is None
+
     def nearest(self, written: str) -> str | None:
         """Return the flag whose spelling is most similar to `written`, or None."""
         return nearest_name(written, self.flags, cutoff=0.6)

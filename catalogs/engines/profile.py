@@ -7,7 +7,7 @@ example by its unit, the annotation of the field states the key and the factor t
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AliasPath,
@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from catalogs.engines.flags import flags_of
+from catalogs.engines.model_defaults import Device, ModelDefaults, ReceiveIntervals
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import times
 from catalogs.units import GIB, MIB
@@ -83,24 +84,6 @@ class HostTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class ReceiveIntervals:
-    """How often a busy engine receives new requests, in decode-only steps (SGLang's scheduler_recv_interval).
-
-    The engine also receives requests after every step with a prompt, and at once when it is idle.
-    """
-
-    __pydantic_config__ = _STRICT
-
-    steps: PositiveInt
-    busy_steps: PositiveInt  # where the engine holds at least `busy_requests`
-    busy_requests: PositiveInt
-
-    def interval(self, requests: int) -> int:
-        """Return the steps until requests are received again, with `requests` in the engine after this step."""
-        return self.busy_steps if requests >= self.busy_requests else self.steps
-
-
-@dataclass(frozen=True, slots=True)
 class DefaultLimits:
     """Default limits of the API server on devices with at least `min_memory_bytes`; rules are tried in order."""
 
@@ -112,7 +95,6 @@ class DefaultLimits:
     max_num_seqs: PositiveInt
     except_accelerators: tuple[str, ...] = ()  # parts of the names of excluded accelerators
     per_rank: bool = False  # multiplied by tensor x pipeline ranks
-    receiving: ReceiveIntervals | None = None  # None: requests are received before every step
 
     def holds(self, memory_bytes: float, accelerator_name: str, kind: str) -> bool:
         """Return whether the rule applies to this device."""
@@ -156,16 +138,17 @@ class EncoderServer:
     tensor_parallel: bool = False
 
 
-#: Which first token a client receives under disaggregation. "prefill": that of the prefill replica, at once; "arrival":
-#: the same when its blocks have arrived; "decode": one that the decode replica computes from the last prompt token.
-FirstToken = Literal["prefill", "arrival", "decode"]
+#: Which first token a client receives under disaggregation. "prefill": that of the prefill replica, at once;
+#: "admission": the same when the decode replica schedules the request for the first time; "decode": one that the decode
+#: replica computes from the last prompt token.
+FirstToken = Literal["prefill", "admission", "decode"]
 
 #: When blocks leave a prefill replica: at the end of the prompt, at the end of each chunk, or after each layer.
 KvTransfer = Literal["at_end", "chunkwise", "layerwise"]
 
 #: How requests are distributed over data-parallel ranks with one scheduler each (simulator/schedulers/dp_dispatch.py).
 #: "balanced": one scheduler represents all ranks, which share every step evenly.
-RankDispatch = Literal["balanced", "round_robin", "least_requests", "queue_score", "least_tokens"]
+RankDispatch = Literal["balanced", "round_robin", "least_requests", "queue_score", "least_tokens", "random"]
 
 #: Methods of speculative decoding.
 Method = Literal["draft_model", "eagle", "eagle3", "mtp", "ngram"]
@@ -221,8 +204,11 @@ class EngineProfile:
     packs_weights: bool = True  # on a CPU, lays weights out for oneDNN when it loads them; plain torch does not
     top_p_by_sort: bool = False  # top_p sampling sorts all logits, instead of using a kernel without a sort
     fuses_norms: bool = False  # in graphs, the all-reduce kernel also adds the residual and normalises
-    #: The largest message whose all-reduce does so, by the largest group of ranks; {}: all messages of graphs.
-    fused_norm_bytes: dict[int, int] = field(default_factory=dict)
+    #: The largest message whose all-reduce does so, in bytes, by architecture of a card with HBM ("all": any card) and
+    #: by the largest group of ranks. Architectures that are not named never do so; {}: all messages of graphs.
+    fused_norm_bytes: dict[str, dict[int, PositiveInt]] = field(default_factory=dict)
+    fuses_norms_of_ranks: bool = True  # False: not with several data-parallel ranks
+    fuses_norms_of_stages: bool = True  # False: not with several pipeline stages
     fuses_quantisation: bool = False  # norms and activations write per-tensor FP8 for the product that follows
     modelopt_checkpoints: bool = False  # fp8 weights of a 16-bit model are NVIDIA's: one scale a tensor, fp8 KV cache
     mxfp8_activations: bool = False  # MXFP4 experts take 8-bit inputs where the device multiplies 4-bit operands
@@ -230,6 +216,11 @@ class EngineProfile:
     shared_experts_beside_tokens: NonNegativeInt = 0  # up to this size, shared experts overlap the routed ones
     #: What happens to block scales where a rank's share of the weights ends inside a block (scale_blocks.py).
     cut_scale_blocks: Literal["refused", "refined", "padded"] = "padded"
+    #: Linear attention projects q, k and v, the gate, and each kind of scalar of a head in products of their own.
+    splits_scan_inputs: bool = False
+    model_defaults: tuple[ModelDefaults, ...] = ()  # rules by model and accelerator, in order
+    receiving: ReceiveIntervals | None = None  # None: requests are received before every step
+    default_kv_dtype: str | None = None  # unless the checkpoint declares one; None: that of the activations
     #: Flag of each key of deployment.yaml; in files, also the name of a table (catalogs/engines/flags.py).
     flags: Annotated[dict[str, str], BeforeValidator(flags_of)] = field(default_factory=dict)
     #: What gpu_memory_utilization is a fraction of. "profiled": all memory, for weights, activations of a start-up run
@@ -239,6 +230,12 @@ class EngineProfile:
     memory_rule: Literal["profiled", "static", "free", "slots"] = "profiled"
     static_reserve: StaticReserve | None = None  # where the default fraction follows from the limits
     rank_dispatch: RankDispatch = "balanced"
+    #: Attention ranks gather and scatter the tokens of a step with prompts by all-reduces of a buffer for all tokens.
+    sums_prompts: bool = False
+    gathers_quantised: bool = False  # attention ranks quantise tokens for FP4 and FP8 experts before they gather them
+    ranks_share_limits: bool = False  # default limits are those of all attention ranks together
+    prefill_rank_dispatch: RankDispatch | None = None  # of replicas that only prefill; None: as on all others
+    prefills_ahead: bool = True  # replicas that only prefill schedule ahead where others do; False: they do not
     balance_steps: NonNegativeInt = 0  # steps that attention ranks wait to start prompts together; 0: no wait
     physical_batch_tokens: NonNegativeInt = 0  # most tokens per device pass; 0: a step is one pass
     #: The stages of pipeline_parallel compute one batch, one stage after the other, and no second batch enters before
@@ -251,6 +248,10 @@ class EngineProfile:
     #: Send queues of a prefill replica, chosen by destination; each sends the blocks of one request at a time. None:
     #: the blocks of all finished prompts share the link.
     transfer_queues: PositiveInt | None = None
+    #: Prefill replicas whose KV blocks a decode replica can read, where one tensor-parallel size is a multiple of the
+    #: other: all; those that do not hold copies of KV heads; those that are not wider (transfer_refusal).
+    kv_readers: Literal["all", "no copies", "as wide"] = "all"
+    caches_states: bool = True  # prefix_caching is the default for models with recurrent layers as well
     shares_prefixes: bool = True  # False: the engine's prompt reuse is not simulated, so caching stays off
     holds_longest_prompt: bool = False  # max_num_batched_tokens is at least max_model_len
     orders: tuple[Order, ...] = ("fcfs",)  # supported orders of waiting requests (catalogs/deployments/queueing.py)
@@ -291,6 +292,11 @@ class EngineProfile:
         """Return the size of the cache of embeddings; None where it follows the token budget of a step."""
         return None if self.embedding_cache_mib is None else self.embedding_cache_mib * MIB
 
+    def default_rank_dispatch(self, prefills_only: bool) -> RankDispatch:
+        """Return how requests are distributed over attention ranks by default."""
+        own = self.prefill_rank_dispatch if prefills_only else None
+        return own or self.rank_dispatch
+
     def on(self, kind: str) -> EngineProfile:
         """Return the profile on a kind of device; on CPUs engines schedule step by step and capture no graphs."""
         if kind != "cpu" or self.cpu_block_size_tokens is None:
@@ -302,6 +308,19 @@ class EngineProfile:
             max_graph_tokens=0,
             block_size_tokens=self.cpu_block_size_tokens,
         )
+
+    def for_model(self, architecture: str, device: Device) -> EngineProfile:
+        """Return the profile with its defaults for models of an architecture on an accelerator; later rules win."""
+        found: dict[str, Any] = {}
+        for rule in self.model_defaults:
+            if rule.holds(architecture, device):
+                stated = {
+                    "fuses_norms": rule.fuses_norms,
+                    "default_kv_dtype": rule.kv_dtype,
+                    "receiving": rule.receiving,
+                }
+                found |= {name: value for name, value in stated.items() if value is not None}
+        return replace(self, **found) if found else self
 
     def runs_on_device(self, kind: str, maker: str) -> bool:
         """Return whether the engine runs on a CPU, or on the cards of a maker."""

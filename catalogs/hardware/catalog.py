@@ -16,10 +16,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Final
 
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware import files
 from catalogs.hardware.specs import Hardware
+
+#: Most nodes of one choice of hardware. A plan on as many takes half a minute and 1 GB of memory.
+MOST_NODES: Final = 1024
 
 
 def parse_hardware(text: str) -> Hardware:
@@ -28,7 +32,7 @@ def parse_hardware(text: str) -> Hardware:
     With MIG the node is one GPU cut into COUNT instances; `3*a100-80gb:2g.20gbx3` is three such GPUs.
 
     Raises:
-        InputError: The name is unknown, or the count is not between 1 and the node's maximum.
+        InputError: The name is unknown, or a count is not between 1 and its maximum.
     """
     plain = _compact(text)
     if not plain:
@@ -47,9 +51,10 @@ def parse_hardware(text: str) -> Hardware:
     file = files.read_hardware_file(name)
     most = file.node.max_accelerators
     if nodes == 1 and count > most > 1 and count % most == 0:  # the count fills several whole nodes
+        _check_nodes(text, count // most, f"{file.name}x{most}")
         whole = _of(file.name, most, count // most)
-        return replace(whole, notices=(f"a {file.name} node holds {most}: {plain} is read as {whole.text}",))
-    _check_count(text, file.name, count, most, f"a {file.name} node")
+        return replace(whole, notices=(f"a node of {file.name} holds {most}: {plain} is read as {whole.text}",))
+    _check_count(text, file.name, count, most, f"a node of {file.name}")
     found = _of(file.name, count, nodes)
     if nodes > 1 and parts.count is None and nodes <= most > 1:  # easily confused with the other order
         notice = f"{plain} is {nodes} nodes of one {file.name} each; one node of {nodes} is {file.name}x{nodes}"
@@ -98,7 +103,7 @@ def _resized(hardware: Hardware, count: int, n_nodes: int) -> Hardware:
         raise InputError("the number of accelerators of this machine cannot be chosen", count, "local")
     name, text = hardware.accelerator.name, _text(n_nodes, hardware.accelerator.name, count)
     _check_nodes(text, n_nodes, name)
-    _check_count(text, name, count, hardware.node.max_accelerators, f"a {name} node")
+    _check_count(text, name, count, hardware.node.max_accelerators, f"a node of {name}")
     return _of(name, count, n_nodes)
 
 
@@ -194,6 +199,8 @@ def _slices(plain: str, nodes: int, name: str, count: int) -> Hardware:
 def _check_nodes(text: str, nodes: int, rest: str) -> None:
     if nodes < 1:
         raise InputError("the number of nodes must be at least 1", text, f"1*{rest}")
+    if nodes > MOST_NODES:
+        raise InputError(f"hardware has at most {MOST_NODES:,} nodes", text, f"{MOST_NODES}*{rest}")
 
 
 def _check_count(text: str, name: str, count: int, most: int, holder: str) -> None:

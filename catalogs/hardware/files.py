@@ -169,6 +169,7 @@ def build_accelerator(file: HardwareFile) -> Accelerator:
         architecture=file.architecture,
         source=f"{file.source} (as of {file.as_of})",
         cache_bytes=cache_bytes(file.name),
+        multiprocessors=file.sms or 0,
         calibrated_like=file.calibrated_like,
     )
 
@@ -217,6 +218,7 @@ def build_mig_node(file: HardwareFile, profile: str) -> Node:
         peak_flops={d: v * compute for d, v in whole.peak_flops.items()},
         tdp_w=whole.tdp_w * compute,
         idle_w=whole.idle_w * memory,
+        multiprocessors=mig.sms,
     )
     n = file.node
     return Node(

@@ -21,6 +21,7 @@ class Accelerator:
     architecture: str = ""  # "hopper", "blackwell", ...
     source: str = ""
     cache_bytes: float = 0.0  # last-level cache, from the catalog or read from the machine; 0: not known
+    multiprocessors: int = 0  # streaming multiprocessors or compute units; 0: not known
     high_clocks: bool = False  # clocks as high as those of GeForce, RTX and Ada boards
     calibrated_like: str | None = None  # hardware whose calibration stands in where this one has none
 

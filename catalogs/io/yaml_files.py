@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, TypeVar
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from catalogs.errors import InputError, nearest_name, shortened
+from catalogs.errors import InputError, nearest_name, nearest_number, shortened
 from catalogs.io.input_files import read_text
 from catalogs.io.yaml_loader import MOST_CHARACTERS, load_documents, load_yaml
 
@@ -147,9 +147,11 @@ def _first_error(fields: Collection[str], error: ValidationError, where: str) ->
         return InputError(rule, cause.value, cause.nearest, hint=cause.hint)
     message = first["msg"].removeprefix("Value error, ")  # pydantic's prefix before our messages
     message = message[:1].lower() + message[1:]
-    return InputError(
-        ": ".join(part for part in (where, key, message) if part), first.get("input"), nearest_choice(first)
-    )
+    return fault_error(": ".join(part for part in (where, key, message) if part), first)
+
+
+#: Beginnings of the types of pydantic's faults where a number is expected (int_parsing, int_from_float, float_type).
+_NUMBER_FAULTS: Final = ("int_", "float_")
 
 
 def _inside_union(errors: list[Any]) -> list[Any]:
@@ -165,11 +167,25 @@ def _inside_union(errors: list[Any]) -> list[Any]:
     return [{**e, "loc": (*path, *e["loc"][n + 1 :])} for e in inside] or errors
 
 
+def fault_error(rule: str, fault: Mapping[str, Any]) -> InputError:
+    """Return the error of one of pydantic's faults, with its value and the nearest valid choice or a hint.
+
+    Args:
+        rule: The broken rule.
+        fault: An element of `ValidationError.errors()`.
+    """
+    nearest = nearest_choice(fault)
+    hint = "a number in digits, such as 8" if nearest is None and fault["type"].startswith(_NUMBER_FAULTS) else None
+    return InputError(rule, fault.get("input"), nearest, hint)
+
+
 def nearest_choice(fault: Mapping[str, Any]) -> str | None:
     """Return the valid choice nearest to the value of pydantic's error, or None where no one is near.
 
-    It is the bound that a number is beyond, or of a few names the most similar one.
+    It is the bound that a number is beyond, of a few names the most similar one, or the number that a text begins with.
     """
+    if fault["type"].startswith(_NUMBER_FAULTS):
+        return nearest_number(fault["input"], is_whole=fault["type"].startswith("int_"))
     if fault["type"] == "literal_error":
         return nearest_name(str(fault["input"]), re.findall("'([^']*)'", fault["ctx"]["expected"]))
     name = {"less_than_equal": "le", "greater_than_equal": "ge"}.get(fault["type"])

@@ -48,7 +48,7 @@ def sglang_arguments(resolved: ResolvedDeployment) -> Arguments:
     found += _layout(r, flags)
     more, notes = shared_flags(r, table, ranks=r.layout.data_parallel)
     found += more
-    if r.rank_dispatch in LOAD_BALANCE and r.rank_dispatch != r.engine.rank_dispatch:
+    if r.rank_dispatch in LOAD_BALANCE and r.rank_dispatch != r.engine.default_rank_dispatch(r.role == "prefill"):
         found.append((flags["rank_dispatch"], table.name_of("rank_dispatch", r.rank_dispatch)))
     if r.limits.block_size != 1:
         found.append((flags["block_size"], str(r.limits.block_size)))
@@ -59,12 +59,12 @@ def sglang_arguments(resolved: ResolvedDeployment) -> Arguments:
         found.append(("--schedule-policy", "lpm"))
     if r.queueing.max_waiting is not None:
         found.append(("--max-queued-requests", str(r.queueing.max_waiting * r.layout.data_parallel)))
-    rule = r.engine.limits_rule(r.hardware.accelerator.memory_bytes, r.hardware.accelerator.name, "gpu")
-    if rule.receiving is not None:
-        found.append(("--scheduler-recv-interval", str(rule.receiving.steps)))
+    receiving = r.engine.receiving
+    if receiving is not None:
+        found.append(("--scheduler-recv-interval", str(receiving.steps)))
         notes.append(
-            f"--scheduler-recv-interval is set for fewer than {rule.receiving.busy_requests} requests in a replica; "
-            f"for more, the plan assumes {rule.receiving.busy_steps}"
+            f"--scheduler-recv-interval is set for fewer than {receiving.busy_requests} requests in a replica; "
+            f"for more, the plan assumes {receiving.busy_steps}"
         )
     found += _media(r)
     if r.role in ("prefill", "decode"):  # NIXL uses NVLink inside a node; the default, Mooncake, needs network cards
@@ -134,4 +134,6 @@ def _layout(r: ResolvedDeployment, flags: dict[str, str]) -> list[tuple[str, str
         found.append(("--deepep-mode", DEEPEP_MODES[layout.all2all_backend]))
     if layout.redundant_experts:
         found += [("--enable-eplb", None), (flags["redundant_experts"], str(layout.redundant_experts))]
+    if layout.two_batch_overlap:
+        found.append((flags["two_batch_overlap"], None))
     return found

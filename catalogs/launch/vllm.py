@@ -178,6 +178,8 @@ def _layout(r: ResolvedDeployment, flags: dict[str, str]) -> list[tuple[str, str
         if r.layout.redundant_experts:
             config = json.dumps({"num_redundant_experts": r.layout.redundant_experts})
             found += [("--enable-eplb", None), (flags["redundant_experts"], config)]
+        if r.layout.two_batch_overlap:
+            found.append((flags["two_batch_overlap"], None))
     return found
 
 
@@ -194,7 +196,7 @@ def shared_flags(r: ResolvedDeployment, table: FlagTable, ranks: int) -> tuple[l
     declared = None if checkpoint is None else checkpoint.format.kv_dtype
     if checkpoint is not None:
         notes += checkpoint_notes(r.model, checkpoint)
-    elif r.weight_dtype != r.model.weight_dtype and r.weight_dtype in ON_THE_FLY:
+    elif r.weight_dtype != r.model.weight_dtype in ("bf16", "fp16") and r.weight_dtype in ON_THE_FLY:
         found.append((flags["weight_dtype"], ON_THE_FLY[r.weight_dtype]))
         notes.append(f"no published {r.weight_dtype} checkpoint is in the catalog: the engine quantises while it loads")
     elif r.weight_dtype != r.model.weight_dtype:

@@ -36,6 +36,10 @@ class WeightFormat:
         """Return whether most of a part's weights are stored in MXFP4, with one scale for 32 weights."""
         return self.part_dtype(part) == "fp4" and self.bytes_per_weight == MXFP4_BYTES
 
+    def has_scale_blocks(self, part: Part) -> bool:
+        """Return whether most of a part's weights are stored in FP8 with one scale for a block of them."""
+        return self.part_dtype(part) == "fp8" and self.block_size is not None
+
     def part_bytes_per_weight(self, part: Part) -> float:
         """Return the mean stored bytes per linear weight of a part, including scales."""
         size = dtype_bytes(self.dtype) if self.bytes_per_weight is None else self.bytes_per_weight
@@ -149,6 +153,11 @@ class ModelSpec:
     def is_moe(self) -> bool:
         """Return whether the model is a mixture of experts."""
         return any(g.ffn is not None and g.ffn.routed for g in self.groups)
+
+    @property
+    def has_recurrent_layers(self) -> bool:
+        """Return whether some layers keep a state of fixed size instead of keys and values."""
+        return any(g.mixer is not None and not g.mixer.attends for g in self.groups)
 
     # ---- parameters
 

@@ -9,11 +9,13 @@ error: one line names the file with its traceback, and the status is 70. So a cr
 from __future__ import annotations
 
 import errno
+import importlib
 import io
 import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from types import ModuleType
 from typing import Any, Final, TextIO
 
 import typer
@@ -21,7 +23,6 @@ import typer
 from catalogs.errors import InputError, printable
 from catalogs.ui.crash_report import show_on_stderr, summary, write_crash_report
 from catalogs.ui.interrupts import endings_as_interrupt, exit_at_next_ending
-from catalogs.ui.shared_options import import_help
 
 #: Exit codes; 70 (EX_SOFTWARE) and 74 (EX_IOERR) are those of BSD's sysexits.h.
 DONE, BAD_INPUT, INTERNAL_ERROR, OUTPUT_ERROR, INTERRUPTED = 0, 2, 70, 74, 130
@@ -36,6 +37,9 @@ _PATH_ERRORS: Final = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EAC
 
 #: The base of every usage error (unknown option, missing argument), wherever typer keeps its click.
 _USAGE_ERROR: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+#: Modules that typer's renderer of help pages imports, and the class that it takes from each.
+UNUSED: Final = (("rich.markdown", "Markdown"), ("rich.traceback", "Traceback"))
 
 
 class Interrupted(Exception):
@@ -101,6 +105,38 @@ def _run(name: str, command: Callable[..., Any], args: list[str] | None, last: b
     return status if isinstance(status, int) else DONE
 
 
+def import_help() -> None:
+    """Import `typer.rich_utils` without the modules of UNUSED, unless they are imported already.
+
+    They are rich's renderers of Markdown and of tracebacks with the parser of Markdown behind them, a quarter of the
+    time of `--help`. They render help that is written in Markdown and errors in colour, which no command here has (see
+    `command_group`). During the import, classes of the same names stand for them; if one of these is called after all,
+    it imports and calls the real one.
+    """
+    if "typer.rich_utils" in sys.modules:
+        return
+    added = [module for module, _ in UNUSED if module not in sys.modules]
+    sys.modules.update({module: _placeholder(module, name) for module, name in UNUSED if module in added})
+    try:
+        importlib.import_module("typer.rich_utils")
+    except ImportError:  # a version of typer that takes more from these modules, or has no renderer: typer's own import
+        sys.modules.pop("typer.rich_utils", None)
+    finally:
+        for module in added:
+            del sys.modules[module]
+
+
+def _placeholder(module: str, name: str) -> ModuleType:
+    """Return a module with one class, whose call makes an object of the real class."""
+
+    def make(_: type, *args: Any, **keywords: Any) -> Any:
+        return getattr(importlib.import_module(module), name)(*args, **keywords)
+
+    found = ModuleType(module)
+    setattr(found, name, type(name, (), {"__new__": make}))
+    return found
+
+
 def _internal_error(name: str, args: list[str] | None, error: Exception) -> int:
     """Write the traceback to a file, print one line that names it, and return the status."""
     with suppress(OSError, ValueError):
@@ -136,8 +172,16 @@ def _discard(stream: TextIO) -> None:
 
 
 def _usage(error: Exception) -> str:
-    """Return what is wrong with the command line, with the help of an argument that is missing."""
+    """Return what is wrong with the command line, with the help of an argument that is missing.
+
+    typer checks values with pydantic. Its own message leaves out the value, which pydantic's error holds.
+    """
     message = str(getattr(error, "format_message", error.__str__)())
+    faults = getattr(error.__cause__, "errors", None)
+    if faults is not None:
+        from catalogs.io.yaml_files import fault_error  # here, because it takes 50 ms
+
+        return str(fault_error(message.rstrip("."), faults(include_url=False)[0]))
     help_text = getattr(getattr(error, "param", None), "help", None) if message.startswith("Missing") else None
     return f"{message.rstrip('.')}: {help_text}" if help_text else message
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import platform
-import sys
-from types import ModuleType
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
 
-DISTRIBUTION: Final = "llm-capacity-planner"
+from catalogs.ui.installation import DISTRIBUTION, is_compiled, own_version
 
 #: The names of the catalog's workloads with their mean input/output tokens. A test compares them with the catalog.
 WORKLOAD_NAMES: Final = (
@@ -32,10 +31,6 @@ INPUT_TOKENS_HELP: Final = "Prompt length of every request, constant; replaces t
 OUTPUT_TOKENS_HELP: Final = "Output length of every request, constant; replaces the output lengths of the workload."
 
 
-#: Modules that typer's renderer of help pages imports, and the class that it takes from each.
-UNUSED: Final = (("rich.markdown", "Markdown"), ("rich.traceback", "Traceback"))
-
-
 def command_group(**settings: Any) -> typer.Typer:
     """Return the typer app of a console script or of a group of commands, with the settings that all of them share.
 
@@ -46,63 +41,27 @@ def command_group(**settings: Any) -> typer.Typer:
     return typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings=names, **settings)
 
 
-def import_help() -> None:
-    """Import `typer.rich_utils` without the modules of UNUSED, unless they are imported already.
+def option(metavar: str | None, text: str, *names: str, **more: Any) -> Any:
+    """Return a typer option with the placeholder of its value and its help text.
 
-    They are rich's renderers of Markdown and of tracebacks with the parser of Markdown behind them, a quarter of the
-    time of `--help`. They render help that is written in Markdown and errors in colour, which no command here has (see
-    `command_group`). During the import, classes of the same names stand for them; if one of these is called after all,
-    it imports and calls the real one.
+    Args:
+        metavar: The placeholder, such as `FILE`; None for a flag.
+        text: The help text.
+        names: The names of the option; by default that of the parameter.
+        more: Further arguments of `typer.Option`.
     """
-    if "typer.rich_utils" in sys.modules:
-        return
-    added = [module for module, _ in UNUSED if module not in sys.modules]
-    sys.modules.update({module: _placeholder(module, name) for module, name in UNUSED if module in added})
-    try:
-        importlib.import_module("typer.rich_utils")
-    except ImportError:  # a version of typer that takes more from these modules, or has no renderer: typer's own import
-        sys.modules.pop("typer.rich_utils", None)
-    finally:
-        for module in added:
-            del sys.modules[module]
+    return typer.Option(*names, metavar=metavar, help=text, **more)
 
 
-def _placeholder(module: str, name: str) -> ModuleType:
-    """Return a module with one class, whose call makes an object of the real class."""
-
-    def make(_: type, *args: Any, **keywords: Any) -> Any:
-        return getattr(importlib.import_module(module), name)(*args, **keywords)
-
-    found = ModuleType(module)
-    setattr(found, name, type(name, (), {"__new__": make}))
-    return found
-
-
-def own_version() -> str:
-    """Return the version of the installed product, or "not installed" for a folder that was never installed."""
-    from importlib.metadata import PackageNotFoundError, version  # here, because it takes 10 ms
-
-    try:
-        return version(DISTRIBUTION)
-    except PackageNotFoundError:
-        return "not installed"
-
-
-def installed_as() -> str:
-    """Return "compiled modules" if the installed product has any, else "plain Python"."""
-    from importlib.metadata import PackageNotFoundError, distribution  # here, because it takes 10 ms
-
-    try:
-        wheel = distribution(DISTRIBUTION).read_text("WHEEL") or ""
-    except PackageNotFoundError:
-        wheel = ""
-    return "compiled modules" if "Root-Is-Purelib: false" in wheel.splitlines() else "plain Python"
+def options_of(panel: str) -> Callable[..., Any]:
+    """Return `option` for the options under one heading of the help page."""
+    return partial(option, rich_help_panel=panel)
 
 
 def _show_version(context: typer.Context, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
-        python = f"Python {platform.python_version()}"
-        typer.echo(f"{context.info_name} {own_version()} ({DISTRIBUTION}, {installed_as()}, {python})")
+        built, python = "compiled modules" if is_compiled() else "plain Python", f"Python {platform.python_version()}"
+        typer.echo(f"{context.info_name} {own_version()} ({DISTRIBUTION}, {built}, {python})")
         raise typer.Exit
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 from typing import Final
 
 from catalogs.errors import InputError
+
+#: Amounts of USD below this are written with an exponent.
+_LEAST_DOLLARS: Final = 1e-9
 
 
 def human_s(value_s: float) -> str:
@@ -34,10 +38,13 @@ def plan_name(i: int) -> str:
 
 
 def dollars(value: float | None) -> str:
-    """Return an amount of USD as text; "unknown" for None."""
+    """Return an amount of USD as text, with two digits where it is small ("$0.000053"); "unknown" for None."""
     if value is None:
         return "unknown"
-    return f"${value:,.2f}" if abs(value) >= 0.1 or value == 0 else f"${value:.2g}"
+    if abs(value) >= 0.1 or value == 0:
+        return f"${value:,.2f}"
+    short = f"{value:.2g}"
+    return f"${Decimal(short):f}" if abs(value) >= _LEAST_DOLLARS else f"${short}"
 
 
 def seconds(value: float | None) -> str:

@@ -69,7 +69,7 @@ def tester_of(request: PlanRequest, evaluator: Evaluator, left: Sequence[Candida
     return replace(plain, required=RequiredRates(request.demand, guess_e2e_s, run_e2e_s))
 
 
-def search_candidates(
+def group_search(
     request: PlanRequest,
     plan_evaluator: PlanEvaluator,
     left: Sequence[Candidate],
@@ -77,8 +77,8 @@ def search_candidates(
     progress: Progress | None,
     enough: Enough | None = None,
     at_least_load: bool = False,
-) -> SearchResult:
-    """Search all groups of candidates in order.
+) -> GroupSearch:
+    """Return the search of all groups of candidates in order; its `run` searches, and `go_on` continues it.
 
     If the request is for the cheapest deployment that carries a rate, the groups are ordered by ascending hardware.
     The first group that meets the request holds the answer. The search continues until a deployment has sufficient
@@ -94,19 +94,6 @@ def search_candidates(
         enough: Whether the outcomes so far answer the question.
         at_least_load: Whether candidates are only simulated at the least rate, and not at their capacity.
     """
-    return group_search(request, plan_evaluator, left, workers, progress, enough, at_least_load).run()
-
-
-def group_search(
-    request: PlanRequest,
-    plan_evaluator: PlanEvaluator,
-    left: Sequence[Candidate],
-    workers: WorkerPool,
-    progress: Progress | None,
-    enough: Enough | None = None,
-    at_least_load: bool = False,
-) -> GroupSearch:
-    """Return the search that `search_candidates` runs, which can go on if its winners miss with all seeds."""
     counter = RequestCounter()
     tester = replace(plan_evaluator.tester, counter=counter)
     assess: ObjectiveAssess = assess_of(request, plan_evaluator, tester, left)
@@ -218,8 +205,8 @@ class GroupSearch:
         settings = SearchSettings(trials, self.request.seed, name, options.journal, options.storage, calibration)
         order, safest = self.counted.in_order(group), self.counted.safest_first(group)
         shown = partial(self._show, self.result.n_trials)
-        outclassed, ended = self.counted.outclassed, self._ended
-        return search(order, self.counted, settings, shown, outclassed, self._lookahead, safest, ended)
+        outclassed, ended, settled = self.counted.outclassed, self._ended, self.counted.settled
+        return search(order, self.counted, settings, shown, outclassed, self._lookahead, safest, ended, settled)
 
     def _show(self, n_before: int, done: int, planned: int, best: Outcome | None) -> None:
         """Report the progress of a search that begins after `n_before` trials of earlier ones."""
@@ -236,7 +223,8 @@ def first_plan_on(
 ) -> Candidate | None:
     """Return the first plan that the search of `plan --hw` finds on other hardware; None if it refuses the request.
 
-    The candidates come in the order of that search until one holds with the seeds of a winner. A budget is ignored.
+    The candidates come in the order of that search until one holds with the seeds of a winner; those that do not are
+    left out, as in that search, and it goes on. A budget is ignored.
     Without a required rate, a plan that is sure at a light load has some capacity, which is not measured.
     """
     options = request.search.replace(study=None)
@@ -260,9 +248,14 @@ def first_plan_on(
         else:
             start = outcome.requests_per_s if request.objective in RACES else None
             tried[candidate] = holds(plan_evaluator.entry(candidate, start, BEST))
+        if not tried[candidate]:  # its headroom with one seed does not end the search
+            searched.result.refused.add(candidate)
         return tried[candidate] or len(tried) > MOST_TRIES
 
-    search_candidates(own, plan_evaluator, left, workers, None, enough, at_least_load=any_rate)
+    searched = group_search(own, plan_evaluator, left, workers, None, enough, at_least_load=any_rate)
+    searched.run()
+    while searched.go_on():
+        pass
     return next((candidate for candidate, held in tried.items() if held), None)
 
 

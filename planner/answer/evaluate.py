@@ -17,6 +17,7 @@ import numpy as np
 from calibration.accuracy.stated_error import StatedError
 from planner.answer.plan_figures import cdf_of, curve_of, few_requests, mean_of, n_conditioned, steady_metrics
 from planner.answer.plan_schema import (
+    QUEUE,
     CalibrationBlock,
     CheckpointBlock,
     Memory,
@@ -26,7 +27,7 @@ from planner.answer.plan_schema import (
     Survival,
 )
 from planner.economics.money import PriceLine, Rates, energy, money, price_rows
-from planner.evaluation.capacity import TOLERANCE, find_capacity, walk_to_capacity
+from planner.evaluation.capacity import TOLERANCE, WIDEN, find_capacity, walk_to_capacity
 from planner.evaluation.confidence import (
     Confidence,
     LatencyCurve,
@@ -34,10 +35,18 @@ from planner.evaluation.confidence import (
     confidence,
     sure_rate_per_s,
 )
-from planner.evaluation.evaluator import NO_ALLOWANCE, Evaluator, Load, RunDetail, Verdict, judge, verdict_of
+from planner.evaluation.evaluator import (
+    NO_ALLOWANCE,
+    SHORT_RUN_MARGIN,
+    Evaluator,
+    Load,
+    RunDetail,
+    Verdict,
+    judge,
+    verdict_of,
+)
 from planner.problem.candidate import Candidate
 from planner.problem.price_list import PriceList, rental_need
-from planner.problem.request import PlanRequest
 from planner.search.candidate_tester import CandidateTester
 
 #: Rates relative to the operating point, at which the slope of the latency is determined (for the error bars).
@@ -58,6 +67,9 @@ _MOST_RAISES: Final = 3
 
 #: Most replicas that are simulated together; of larger deployments one replica under its share is simulated.
 MOST_REPLICAS: Final = 64
+
+#: Factor between the first two rates of a search for a capacity that begins at a rate that was just missed.
+_CLOSE_STEP: Final = 1.05
 
 
 #: Least seeds of figures with error bars.
@@ -267,7 +279,44 @@ class PlanEvaluator:
             at: The figures at the start.
             seen: The verdicts that form the curve; those at higher rates are added.
             effort: The numbers of seeds.
-            n_raises: How often a start that is sure is raised.
+            n_raises: How often a start that is sure is raised. With 0 it is the capacity of one seed, which is raised
+                only if all seeds together are sure at a rate that is higher by `_RAISE`.
+        """
+        at, limit = self._lowered(candidate, at, seen, effort)
+        if limit is None and n_raises == 0 and effort.capacity > 1:
+            _, limit = self._sure_rate(at.requests_per_s * _RAISE, at, seen)
+            n_raises = _MOST_RAISES if limit is None else 0  # the seed of the search meets less than the others
+        if limit is not None or n_raises == 0:
+            return at, limit
+        speed, reached, n_seen = self.tester.allowance(candidate).speed, [at], len(seen)
+        for _ in range(n_raises):
+            highest = reached[-1].requests_per_s * _RAISE
+            seen.append(self._verdict(candidate, highest * speed, effort.curve))
+            surest, limit = self._sure_rate(highest, reached[-1], seen)
+            least_per_s = reached[-1].requests_per_s * (1 + TOLERANCE)
+            if surest is None or surest <= least_per_s:
+                break
+            higher, missed = self._lowered(candidate, self._point(candidate, surest, effort), seen, effort, least_per_s)
+            limit = missed or limit
+            if higher.requests_per_s > least_per_s and self._is_sure(higher, seen):
+                reached.append(higher)
+            if missed:
+                break
+        # The last rates extend the curve, which may show that a rate is not sure after all.
+        while len(reached) > 1 and not self._is_sure(reached[-1], seen):
+            last = reached.pop()
+            limit = self._missed(last.verdict, self._bars(last.verdict, seen, last.error))
+        if len(reached) == 1:
+            del seen[n_seen:]  # the verdict at the start is that of a request for this rate, which tries no others
+        return reached[-1], limit
+
+    def _lowered(
+        self, candidate: Candidate, at: _Point, seen: list[Verdict], effort: SeedBudget, least_per_s: float = 0.0
+    ) -> tuple[_Point, str | None]:
+        """Return the first rate from a start downwards at which a plan is sure, and what limits it.
+
+        What limits it is None if the plan is sure at the start. If no rate above `least_per_s` is sure, the result is
+        the last rate tried.
         """
         limit = None
         for _ in range(_SURE_STEPS):
@@ -276,41 +325,39 @@ class PlanEvaluator:
                 break
             limit = self._missed(at.verdict, bars)
             surest, _ = self._sure_rate(at.requests_per_s, at, seen)
-            rate = at.requests_per_s
-            at = self._point(candidate, min(rate / (1 + TOLERANCE), surest or rate), effort)
-        if limit is not None or n_raises == 0:
-            beyond = None if effort.capacity == 1 else self._sure_rate(at.requests_per_s * _RAISE, at, seen)[1]
-            return at, limit or beyond
-        speed = self.tester.allowance(candidate).speed
-        for _ in range(n_raises):
-            highest = at.requests_per_s * _RAISE
-            seen.append(self._verdict(candidate, highest * speed, effort.curve))
-            surest, limit = self._sure_rate(highest, at, seen)
-            if surest is None or surest <= at.requests_per_s * (1 + TOLERANCE):
+            rate = min(at.requests_per_s / (1 + TOLERANCE), surest or at.requests_per_s)
+            if rate <= least_per_s:
                 break
-            higher = self._point(candidate, surest, effort)
-            bars = self._bars(higher.verdict, seen, higher.error)
-            if not self._sure(higher.verdict, bars):
-                return at, self._missed(higher.verdict, bars)
-            at = higher
+            at = self._point(candidate, rate, effort)
         return at, limit
+
+    def _is_sure(self, at: _Point, seen: list[Verdict]) -> bool:
+        """Return whether a plan is sure at a rate, by the curve that the verdicts form."""
+        return self._sure(at.verdict, self._bars(at.verdict, seen, at.error))
 
     def _start(self, candidate: Candidate, guess_per_s: float | None, seen: list[Verdict]) -> float | None:
         """Return the highest rate that meets the objectives with the required confidence and one seed.
 
-        The result is None if a light load does not meet them.
+        The result is None if a light load does not meet them. A short run shows that a light load does if it meets them
+        by a wide margin and a full run meets them at a higher rate.
         """
 
         def probe(rate: float) -> Verdict:
             seen.append(self._verdict(candidate, rate, 1, allow=True))
             return seen[-1]
 
-        floor = probe(self.evaluator.light_requests_per_s(candidate))
+        light_per_s = self.evaluator.light_requests_per_s(candidate)
+        short = self.tester.probe(candidate, light_per_s, self.tester.sizes.quick)
+        clear = short.met and short.value_ratio * SHORT_RUN_MARGIN <= 1
+        floor = short if clear else probe(light_per_s)
         if not floor.met:
             return None
-        guess = guess_per_s or self.evaluator.fluid_requests_per_s(candidate)
-        hopeless = partial(self.tester.hopeless, candidate)
-        return find_capacity(probe, guess, floor, hopeless=hopeless).requests_per_s
+        guess, hopeless = guess_per_s or self.tester.start_per_s(candidate), partial(self.tester.hopeless, candidate)
+        step = WIDEN if guess_per_s is None else _CLOSE_STEP
+        found = find_capacity(probe, guess, floor, hopeless=hopeless, first_step=step)
+        if found.at_capacity is short and not probe(light_per_s).met:
+            return None
+        return found.requests_per_s
 
     def _walk(self, candidate: Candidate, start_per_s: float, effort: SeedBudget, seen: list[Verdict]) -> float | None:
         """Return the highest rate near a start that meets the objectives with all seeds pooled; None if none does."""
@@ -322,11 +369,11 @@ class PlanEvaluator:
         return start_per_s if effort.capacity == 1 else walk_to_capacity(probe, start_per_s, _WALK_STEPS)
 
     def _missed(self, verdict: Verdict, bars: Sequence[Confidence]) -> str:
-        """Return what a rate lacks at which the plan is not sure."""
+        """Return what limits a plan that is not sure at a rate: its least certain objective, or QUEUE."""
         if not verdict.stable:
-            return _beyond(None)
+            return QUEUE
         least = min(range(len(bars)), key=lambda i: bars[i].probability_met)
-        return _beyond(self.tester.slos[least].name)
+        return self.tester.slos[least].name
 
     def _plan(
         self,
@@ -386,41 +433,21 @@ class PlanEvaluator:
             spread = Spread.of(at.verdict.observations, slo, at.error)
             found = sure_rate_per_s(curve, slo, highest_per_s, spread, self.tester.confidence)
             if found is None:
-                return None, _beyond(slo.name)
+                return None, slo.name
             rates[slo.name] = found
         if not rates:
             return None, None
         least = min(rates, key=rates.__getitem__)
-        return rates[least], _beyond(least) if rates[least] < highest_per_s else None
+        return rates[least], least if rates[least] < highest_per_s else None
 
 
 def _limit(capacity: float, probes: Sequence[Verdict]) -> str | None:
-    """Return what limits the rate just above the capacity, or None if no higher rate was simulated."""
+    """Return the objective missed just above the capacity, or QUEUE; None if no higher rate was simulated."""
     beyond = [v for v in probes if v.requests_per_s > capacity * (1 + TOLERANCE / 4) and not v.met]
     if not beyond:
         return None
     first = min(beyond, key=lambda v: v.requests_per_s)
-    return _beyond(first.worst.name if first.value_ratio > 1 else None)
-
-
-def _beyond(missed: str | None) -> str:
-    """Return what limits a capacity in words: the objective that is missed beyond it, or, if None, the queue."""
-    return "beyond it the queue grows" if missed is None else f"beyond it {missed} is missed"
-
-
-def assumptions(request: PlanRequest, lengths: str) -> list[str]:
-    """Return the assumptions behind the figures, one sentence each; `lengths` describes those of the requests."""
-    lines = [
-        f"workload {request.workload}: its arrivals, of which only the rate is scaled, and requests of these lengths: "
-        f"{lengths}",
-        "the search and the alternatives simulate one replica under its share of the requests; the figures of the best "
-        f"plan come from all its replicas behind one round-robin router, up to {MOST_REPLICAS} of them",
-        "latencies are measured at the client, in the steady part of each run",
-    ]
-    if request.requests_per_s is None:
-        at = "a light load" if request.objective == "latency" else "the highest rate that meets every objective"
-        lines.append(f"no rate given: figures are at {at}")
-    return lines
+    return first.worst.name if first.value_ratio > 1 else QUEUE
 
 
 def prices_of(plan: Plan, candidate: Candidate) -> list[PriceLine]:

@@ -320,14 +320,6 @@ def _plan_row(entry: EvaluatedPlan) -> HardwareRow:
         ttft_stat=ttft,
         tpot_s=plan.latency_s(TPOT.name, tpot),
         tpot_stat=tpot,
-        limited_by=_limit_words(plan.limited_by),
+        limited_by=plan.limited_by,
         weight_dtype=candidate.weight_dtype,
     )
-
-
-def _limit_words(limited_by: str | None) -> str | None:
-    """Return what limits the capacity as a name: an objective, or "queue"."""
-    if limited_by is None:
-        return None
-    words = limited_by.removeprefix("beyond it ").removesuffix(" is missed")
-    return "queue" if words == "the queue grows" else words

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from catalogs.hardware.catalog import parse_hardware, with_count, with_nodes
+from catalogs.hardware.catalog import MOST_NODES, parse_hardware, with_count, with_nodes
 from catalogs.hardware.specs import Hardware
 from planner.problem.candidate import Candidate
 
@@ -100,7 +100,8 @@ def more_of(hardware: Hardware) -> Iterator[Hardware]:
     while nodes == 1 and count < most:
         count = min(2 * count, most)
         yield with_count(hardware, count)
-    yield from (with_nodes(with_count(hardware, most), n * nodes) for n in _MORE_NODES)
+    larger = (n * nodes for n in _MORE_NODES if n * nodes <= MOST_NODES)
+    yield from (with_nodes(with_count(hardware, most), n) for n in larger)
 
 
 def other_kinds(hardware: Hardware) -> Iterator[Hardware]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PositiveFloat, create_model, field_validator
 
@@ -229,8 +229,16 @@ class Survival(JsonBlock):
     slo: list[SloValue] = Field(default_factory=list)
 
 
+#: `limited_by` of a plan whose queue grows beyond its capacity before an objective is missed.
+QUEUE: Final = "queue"
+
+
 class Plan(JsonBlock):
-    """One plan of an answer. A plan that cannot start has None for every figure."""
+    """One plan of an answer. A plan that cannot start has None for every figure.
+
+    Attributes:
+        limited_by: The objective that is missed beyond the capacity, or "queue"; None if no higher rate was simulated.
+    """
 
     deployment: dict[str, Any]
     requests_per_s: float | None
@@ -280,6 +288,13 @@ class Plan(JsonBlock):
     def hardware(self) -> str:
         """Return the hardware of the deployment, as `--hw` names it."""
         return str(self.deployment["hardware"])
+
+    @property
+    def limit_words(self) -> str:
+        """Return what limits the capacity in words; empty where no higher rate was simulated."""
+        if self.limited_by is None:
+            return ""
+        return "beyond it the queue grows" if self.limited_by == QUEUE else f"beyond it {self.limited_by} is missed"
 
     @property
     def tightest(self) -> SloResult:

@@ -34,6 +34,9 @@ NARROWER: Final = ("fp8", "int4")
 #: A relaxed limit is this multiple of the value at the required confidence, rounded up to two digits.
 MARGIN: Final = 1.1
 
+#: Seeds of the closest plan, whose replicas are not simulated together.
+CLOSEST: Final = replace(BEST, whole_cluster=False)
+
 _MAX_TRIES: Final = 4
 
 #: Steps in which a lower confidence is tried.
@@ -94,7 +97,7 @@ class Refuser:
             facts = evaluator.facts(candidate)
             binding, plan = discard.reason, Plan.unstarted(facts.deployment, Memory.model_validate(facts.memory))
         else:
-            entry = self.plan_evaluator.entry(candidate, None, replace(BEST, whole_cluster=False))
+            entry = self.plan_evaluator.entry(candidate, None, CLOSEST)
             binding, plan = self._binding(entry) if discard is None else discard.reason, entry.plan
             stages = [self._stages(candidate, entry)]
             if discard is None or discard.constraint not in (NOT_ADMITTED, NOT_RENTED):  # else less load does not help
@@ -149,8 +152,10 @@ class Refuser:
             return f"the queue grows without limit {at}: even the closest plan is overloaded"
         load = at if self.request.requests_per_s is not None else f"{at}, a light load"
         row = max((row for row in entry.plan.slo if not row.met), key=_excess, default=None)
-        if row is None:
+        if row is None and not entry.survives:
             return f"the objectives are met {load}, but not after a failure that must be tolerated"
+        if row is None:
+            return f"the objectives are met {load} by each replica alone, but not by all of them behind the router"
         if row.value_s is None or row.value_s > row.limit_s:
             return f"{row.name} is {seconds(row.value_s)}, above the limit of {seconds(row.limit_s)}, {load}"
         most = row.value_at_confidence_s
@@ -285,7 +290,7 @@ def _closest(
         return distance_from_defaults(candidate, evaluator.names_of(candidate))
 
     if outcomes:
-        return _least_missed(outcomes, evaluator.fluid_requests_per_s), None
+        return least_missed(outcomes, evaluator.fluid_requests_per_s), None
     never_started = (MEMORY, REQUEST_LENGTH)
     over = [(d.constraint in never_started, round(d.value / d.limit, 2), own_distance(c), c, d) for c, d in discards]
     if not over:
@@ -294,7 +299,7 @@ def _closest(
     return candidate, discard
 
 
-def _least_missed(outcomes: Sequence[Outcome], carried_per_s: Callable[[Candidate], float]) -> Candidate:
+def least_missed(outcomes: Sequence[Outcome], carried_per_s: Callable[[Candidate], float]) -> Candidate:
     """Return the simulated candidate that misses the objectives by least.
 
     Short runs end most of these simulations, and their noise exceeds small differences: two replicas may miss by less

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from catalogs.ui.shared_options import options_of
+
 #: Heading of the output options in `--help`.
 OUTPUT: Final = "Output"
 
@@ -34,7 +36,7 @@ def writable(json_to: str | None) -> str | None:
 
 
 JsonTo = Annotated[
-    str | None, typer.Option("--json", metavar="FILE", help="Write JSON to FILE, or - for stdout.", callback=writable)
+    str | None, options_of(OUTPUT)("FILE", "Write JSON to FILE, or - for stdout.", "--json", callback=writable)
 ]
 
 

@@ -43,22 +43,11 @@ def pools_words(pools: Sequence[Serving]) -> str:
     return f"{s.replicas} replica{'' if s.replicas == 1 else 's'} x {s.resolved.layout.words}"
 
 
-def transfer_refusal(prefill: Serving, decode: Serving) -> str | None:
-    """Return the reason why KV blocks cannot be transferred between the servers of two pools, or None if they can.
-
-    vLLM 0.33, kv_connector/v1/nixl: the larger tensor parallelism must be a multiple of the other, and fewer decode
-    ranks cannot read prefill ranks that hold copies of a KV head.
-    """
-    unit, model = decode.resolved.hardware.accelerator, decode.resolved.model
+def device_refusal(decode: Serving) -> str | None:
+    """Return the reason why devices cannot transfer KV blocks, or None; `resolve_pools` checks the layouts."""
+    unit = decode.resolved.hardware.accelerator
     if unit.is_slice or unit.kind == "cpu":
         return f"no known transfer of KV blocks between {unit.full_name} devices"
-    wrote, reads = (s.resolved.layout.tensor_parallel for s in (prefill, decode))
-    if max(wrote, reads) % min(wrote, reads):
-        return f"NIXL transfers blocks only if one TP is a multiple of the other, not from TP{wrote} to TP{reads}"
-    split = (g.mixer.kv_heads_to_split for g in model.groups if g.mixer is not None)
-    heads = min((n for n in split if n is not None), default=wrote)
-    if reads < wrote and wrote > heads:
-        return f"NIXL cannot read copies of {heads} KV heads with fewer ranks (from TP{wrote} to TP{reads})"
     return None
 
 

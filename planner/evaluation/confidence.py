@@ -25,6 +25,7 @@ import numpy as np
 from calibration.accuracy.stated_error import ALL_WAITING, StatedError
 from catalogs.arrays import FloatArray
 from planner.evaluation.evaluator import ErrorAllowance, Observation, Verdict
+from planner.evaluation.student_t import student_t_cdf, student_t_quantile
 from planner.problem.latency_metrics import E2E
 from planner.problem.slo import Slo
 
@@ -332,9 +333,7 @@ class PossibleValues:
         margins = log_limit - self.log_values
         if self.noise <= 0:
             return float(np.mean(margins >= 0))
-        from scipy.special import stdtr  # imported here: it takes a quarter of a second
-
-        return float(np.mean(stdtr(self.seeds - 1, margins / self.noise)))
+        return float(np.mean(student_t_cdf(self.seeds - 1, margins / self.noise)))
 
 
 def probability_met(curve: LatencyCurve, slo: Slo, rate_per_s: float, spread: Spread) -> float:
@@ -362,8 +361,6 @@ def interval(value: float, moved: FloatArray, noise: float, levels: Sequence[flo
     logs = np.log(moved / value)
     middle = float(np.interp(0.5, levels, logs)) if np.isfinite(logs).all() else float(logs.min())
     if noise > 0:
-        from scipy.special import stdtrit  # imported here: it takes a quarter of a second
-
-        noise *= float(stdtrit(SEEDS - 1, levels[-1]))
+        noise *= student_t_quantile(SEEDS - 1, levels[-1])
     low, high = (math.hypot(float(end) - middle, noise) for end in (logs.min(), logs.max()))
     return value * math.exp(middle - low), value * math.exp(middle + high)

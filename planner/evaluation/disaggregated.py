@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
+from catalogs.deployments.layout import Layout
+from catalogs.deployments.parallelism import transfer_refusal
 from catalogs.deployments.resolve import CatalogLookup
 from catalogs.hardware.specs import Hardware
 from planner.evaluation.queueing import LIGHT, QueueingModel, Utilisation
@@ -113,17 +115,39 @@ def best_ratios(
 def ratios(request: PlanRequest, names: CatalogLookup) -> Iterator[Candidate]:
     """Yield every combination of x prefill and y decode replicas that fills a piece of hardware.
 
-    Each combination has two layouts, one precision and the engine's default limits; y is the most that fits.
+    Each combination has two layouts of which the second can read what the first writes, one precision and the engine's
+    default limits; y is the most that fits.
     """
-    kinds = [layout for layout in layouts(request, names) if layout.pipeline_parallel == 1]
+    kinds = _single_stages(request, names)
     dtypes = list(product(weight_dtypes(request, names), kv_dtypes(names, request.fixed)))
     seqs, tokens = limits(names, request.fixed)[0]
     for hardware in dict.fromkeys(part for layout in kinds for part, _ in placements(request, names, layout)):
         n_most, per_node = hardware.n_accelerators, hardware.accelerators_per_node
         fitting = [layout for layout in kinds if layout.accelerators <= per_node]
         for first in fitting:
-            for x, second in product(range(1, n_most // first.accelerators + 1), fitting):
+            readers = [second for second in fitting if _unread(names, first, second) is None]
+            for x, second in product(range(1, n_most // first.accelerators + 1), readers):
                 y = (n_most - x * first.accelerators) // second.accelerators
                 if y >= 1:
                     split, rest = Split(x, first), request.further_keys
                     yield from (Candidate(hardware, y, second, w, kv, seqs, tokens, split, rest) for w, kv in dtypes)
+
+
+def refused_pairs(request: PlanRequest, names: CatalogLookup) -> list[str]:
+    """Return a line about the pairs of layouts that `ratios` leaves out, with the reason of the first; [] for none."""
+    kinds = _single_stages(request, names)
+    reasons = [why for pair in product(kinds, kinds) if (why := _unread(names, *pair)) is not None]
+    if not reasons:
+        return []
+    n = len(reasons)
+    return [
+        f"not compared, {n} pair{'' if n == 1 else 's'} of prefill and decode layouts, the first because {reasons[0]}"
+    ]
+
+
+def _single_stages(request: PlanRequest, names: CatalogLookup) -> list[Layout]:
+    return [layout for layout in layouts(request, names) if layout.pipeline_parallel == 1]
+
+
+def _unread(names: CatalogLookup, prefill: Layout, decode: Layout) -> str | None:
+    return transfer_refusal(names.model, names.engine, prefill, decode)

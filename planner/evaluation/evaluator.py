@@ -96,6 +96,8 @@ class Observation:
         queue_s: Time from arrival to the first step of each sample of ttft, seconds; None if it is not known. Shape
             (n,).
         conditioned_queue_s: The same of the requests of each metric on a condition, by its name. Each has shape (n,).
+        seat_share: The largest share of `max_num_seqs` in use at the same time; 1 if it is not known, or if the KV
+            cache was ever full.
     """
 
     load: Load
@@ -109,6 +111,7 @@ class Observation:
     waiting_fraction: float = 1.0
     queue_s: FloatArray | None = None
     conditioned_queue_s: Mapping[str, FloatArray] = field(default_factory=dict)
+    seat_share: float = 1.0
 
     def queue_of(self, slo: Slo) -> FloatArray | None:
         """Return the queue times of the requests that an objective is about; None if they are not known. Shape (n,)."""
@@ -251,6 +254,9 @@ class Evaluator(Protocol):
 
         The parts of the time to first token are of the given quantile, or of the mean if `quantile` is None.
         """
+
+    def run_requests(self, candidate: Candidate, load: Load) -> int:
+        """Return the requests that a run under a load has: more than asked for if most of it would not be steady."""
 
     def observe(self, candidate: Candidate, load: Load) -> Observation:
         """Return the steady part of a run under a load, from the cache or from a new simulation."""

@@ -142,6 +142,10 @@ class HardwareChoiceEvaluator:
         """Return the estimated utilisation of each resource at a rate; see Evaluator."""
         return self.of(candidate).utilisation(candidate, requests_per_s, quantile)
 
+    def run_requests(self, candidate: Candidate, load: Load) -> int:
+        """Return the requests that a run under a load has; see Evaluator."""
+        return self.of(candidate).run_requests(candidate, load)
+
     def observe(self, candidate: Candidate, load: Load) -> Observation:
         """Return the steady part of a run under a load, from the cache or from a new simulation."""
         return self.of(candidate).observe(candidate, load)

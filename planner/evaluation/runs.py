@@ -55,6 +55,9 @@ _MOST_FOR_SESSIONS: Final = 20_000
 
 Settle = Callable[[Candidate, Load], tuple[Run, Observation]]
 
+#: What determines the requests of a run: seed, requests, rate and share.
+_Drawn = tuple[int, int, float, int]
+
 
 class RunCache:
     """Caches the runs of one workload: the latest runs in full, and the observations of all runs."""
@@ -64,8 +67,9 @@ class RunCache:
         self.n_requests_simulated = 0
         self._observations: dict[tuple[Candidate, Load], Observation] = {}
         self._runs: OrderedDict[tuple[Candidate, Load], Run] = OrderedDict()
-        # By seed, requests, rate and share: candidates that do not reach their limits at a load share one simulation.
-        self._alike: OrderedDict[tuple[int, int, float, int], list[Run]] = OrderedDict()
+        # With seed, requests, rate and share, the latest in use last: candidates that do not reach their limits at a
+        # load share one simulation.
+        self._alike: list[tuple[_Drawn, Run]] = []
 
     @cached_property
     def lengths(self) -> LengthStatistics:
@@ -89,24 +93,30 @@ class RunCache:
 
     def simulate(self, part: CompiledDeployment | CompiledFleet, share: int, load: Load, n: int) -> Run:
         """Simulate `n` requests: every `share`-th of the whole load, as a round-robin router gives each part."""
-        n = max(n, self._requests_of_sessions(load.requests_per_s / share))
-        alike: list[Run] = []
-        if isinstance(part, CompiledDeployment):
-            key = (load.seed, n, load.requests_per_s, share)
-            alike = self._alike.setdefault(key, [])
-            self._alike.move_to_end(key)
-            reusable = (reusable_run(each, pool_of(part, 0, each.requests)) for each in alike)
-            if (same := next((found for found in reusable if found is not None), None)) is not None:
-                return same
+        n = max(n, self.requests_of_sessions(load.requests_per_s / share))
+        drawn = (load.seed, n, load.requests_per_s, share)
+        if isinstance(part, CompiledDeployment) and (same := self._reused(part, drawn)) is not None:
+            return same
         requests = self.workload.materialise(load.seed, n * share, load.requests_per_s).every(share)
         self.n_requests_simulated += requests.n
         done = run(part, requests)
-        alike.append(done)
-        while len(self._alike) > 1 and sum(r.requests.n for rs in self._alike.values() for r in rs) > _ALIKE_REQUESTS:
-            self._alike.popitem(last=False)
+        if isinstance(part, CompiledDeployment):
+            self._alike.append((drawn, done))
+            while len(self._alike) > 1 and sum(each.requests.n for _, each in self._alike) > _ALIKE_REQUESTS:
+                self._alike.pop(0)
         return done
 
-    def _requests_of_sessions(self, requests_per_s: float) -> int:
+    def _reused(self, part: CompiledDeployment, drawn: _Drawn) -> Run | None:
+        """Return the run of a deployment if a run of the same requests by another one would be the same, else None.
+
+        All runs of these requests are then the latest in use: the next candidates need them too.
+        """
+        same = [each for each in self._alike if each[0] == drawn]
+        self._alike = [*(each for each in self._alike if each[0] != drawn), *same]
+        reusable = (reusable_run(each, pool_of(part, 0, each.requests)) for _, each in same)
+        return next((found for found in reusable if found is not None), None)
+
+    def requests_of_sessions(self, requests_per_s: float) -> int:
         """Return the requests of a run in which most turns follow an earlier turn of their session; 0 without turns."""
         content = self.workload.content
         if not isinstance(content, SyntheticWorkload) or content.turns is None:
@@ -126,6 +136,12 @@ class SimulatedRuns:
     def observe(self, candidate: Candidate, load: Load) -> Observation:
         """Return the steady part of a run under a load, from the cache or from a new simulation."""
         return self.cache.observation(candidate, load, self._settle)
+
+    def run_requests(self, candidate: Candidate, load: Load) -> int:
+        """Return the requests that a run of one part of a deployment has under a load, unless it is extended."""
+        parts = self.deployments.even_parts(candidate)
+        n, _ = self.queueing(candidate).run_requests(load.requests_per_s, load.n_requests, parts)
+        return max(n, self.cache.requests_of_sessions(load.requests_per_s / parts))
 
     def detail(self, candidate: Candidate, load: Load) -> RunDetail:
         """Return all results of a run under a load, from the cache or from a new simulation."""

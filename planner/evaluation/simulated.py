@@ -13,7 +13,7 @@ from catalogs.workloads.workload import Workload
 from planner.evaluation.api_processes import api_server_variants
 from planner.evaluation.closed_forms import ClosedForms
 from planner.evaluation.deployments import CandidateDeployments, Improve
-from planner.evaluation.disaggregated import best_ratios, ratios
+from planner.evaluation.disaggregated import best_ratios, ratios, refused_pairs
 from planner.evaluation.evaluator import CandidateFacts, Load, Observation, RunDetail
 from planner.evaluation.facts import FactSheets
 from planner.evaluation.queueing import Utilisation
@@ -125,8 +125,9 @@ class SimulatedEvaluator:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Return notices about layouts that the engine refuses; there is no choice of hardware."""
-        return tuple(refused_layouts(self.request, self.names))
+        """Return notices about layouts, and pairs of them, that the engine refuses; there is no choice of hardware."""
+        pairs = refused_pairs(self.request, self.names) if DISAGGREGATED in self.request.extensions else []
+        return (*refused_layouts(self.request, self.names), *pairs)
 
     @property
     def fingerprint(self) -> str:
@@ -230,6 +231,10 @@ class SimulatedEvaluator:
     def n_requests_simulated(self) -> int:
         """Return the requests simulated so far in all runs."""
         return self.runs.cache.n_requests_simulated
+
+    def run_requests(self, candidate: Candidate, load: Load) -> int:
+        """Return the requests that a run under a load has; see Evaluator."""
+        return self.runs.run_requests(candidate, replace(load, requests_per_s=load.requests_per_s * self.step_factor))
 
     def observe(self, candidate: Candidate, load: Load) -> Observation:
         """Return the steady part of a run under a load, from the cache or from a new simulation."""

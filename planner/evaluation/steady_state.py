@@ -145,10 +145,21 @@ def observe_window(run: Run, window: SteadyWindow, load: Load, reading: WindowSt
             for name in reading.metrics
             if (metric := LATENCY_METRICS[name]).condition is not None and metric.stated_error in WAITING_METRICS
         },
+        seat_share=seat_share(run),
     )
     if not reading.joules:
         return found
     return replace(found, joules_per_output_token=joules_per_output_token(run, seen, found.stable))
+
+
+def seat_share(run: Run) -> float:
+    """Return the largest share of `max_num_seqs` that was in use at the same time on any replica of a run.
+
+    The share is 1 if it is not known, or if the KV cache was ever full: limits may then have restricted the run.
+    """
+    uses = [(replica.peak_use, run.pools[replica.pool].rules.max_num_seqs) for replica in run.replicas]
+    known = [use.seats / limit for use, limit in uses if use is not None and use.free_blocks >= 0]
+    return max(known) if known and len(known) == len(uses) else 1.0
 
 
 def steady_uses(run: Run, measured: npt.NDArray[np.bool_], stable: bool) -> tuple[tuple[PoolEnergy, ...], float]:

@@ -15,7 +15,7 @@ from catalogs.deployments.schema import Deployment
 from catalogs.economics.prices import RentalNeed
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
-from catalogs.ui.shared_options import own_version
+from catalogs.ui.installation import own_version
 from catalogs.workloads.workload import Workload, in_closed_loop, load_workload
 from planner.economics.money import Rates, money
 from planner.matrix.cells import Cell

@@ -28,7 +28,7 @@ from calibration.serve.probe import OUTPUT_TOKENS
 from calibration.serve.tiny_model import TINY_MODELS, write_tiny_model
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import user_folder
-from catalogs.ui.shared_options import own_version
+from catalogs.ui.installation import own_version
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import in_closed_loop, load_workload
 from planner.matrix.cells import Cell

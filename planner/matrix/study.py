@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from catalogs.errors import InputError
-from catalogs.ui.shared_options import DISTRIBUTION, own_version
+from catalogs.ui.installation import DISTRIBUTION, own_version
 from planner.matrix.cells import Cell, cells_of
 from planner.matrix.comparison import MatrixComparison, compare, compare_rows, joined, measured_row, predict
 from planner.matrix.evaluation import evaluate

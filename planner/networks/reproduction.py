@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from catalogs.ui.shared_options import DISTRIBUTION, own_version
+from catalogs.ui.installation import DISTRIBUTION, own_version
 from planner.answer.schema import Reproduce
 from planner.networks.request import NetworkRequest
 from planner.networks.service import JobService

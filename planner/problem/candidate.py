@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from catalogs.deployments.layout import Layout, Role
@@ -89,6 +90,12 @@ class CandidatePool(NamedTuple):
     candidate: Candidate
 
 
+@cache
+def _sizes(layout: Layout) -> tuple[object, ...]:
+    """Return the fields of a layout."""
+    return astuple(layout)
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A complete deployment of one model on one engine.
@@ -118,6 +125,12 @@ class Candidate:
     split: Split = WHOLE
     rest: DeploymentOverrides = NO_OVERRIDES
     part: Role = "both"
+
+    def __hash__(self) -> int:
+        """Return the hash of the choices that usually differ: a search looks candidates up a million times."""
+        own, layout = (self.weight_dtype, self.kv_dtype, self.max_num_seqs, self.max_num_batched_tokens), self.layout
+        ranks = (layout.tensor_parallel, layout.pipeline_parallel, layout.data_parallel)
+        return hash((self.hardware.text, self.replicas, ranks, own, self.split.replicas, self.rest.text, self.part))
 
     def __lt__(self, other: Candidate) -> bool:
         return self._order < other._order
@@ -183,12 +196,12 @@ class Candidate:
         """Return the choices that determine the time of a given step, which API servers do not change."""
         rest = self.rest.without(API_SERVERS).without(ENCODER_POOL)  # their number changes no step
         pools = (self.part, "behind an encoder pool") if self.encoders[0] else ()
-        return (*astuple(self.layout), self.weight_dtype, self.kv_dtype, *((rest.text,) if rest else ()), *pools)
+        return (*_sizes(self.layout), self.weight_dtype, self.kv_dtype, *((rest.text,) if rest else ()), *pools)
 
     @property
     def family(self) -> tuple[object, ...]:
         """Return the choices in which alternatives must differ: parallelism, weights and speculation."""
-        own = (self.hardware, *astuple(self.layout), self.weight_dtype, *self._prefill, self.drafts)
+        own = (self.hardware, *_sizes(self.layout), self.weight_dtype, *self._prefill, self.drafts)
         return (*own, self.encoders) if self.encoders[0] else own
 
     @property
@@ -208,7 +221,7 @@ class Candidate:
     @property
     def _prefill(self) -> tuple[object, ...]:
         more = (self.split.rest.text,) if self.split.rest else ()
-        return (self.split.replicas, *astuple(self.split.layout), *more) if self.split else ()
+        return (self.split.replicas, *_sizes(self.split.layout), *more) if self.split else ()
 
     @property
     def pools(self) -> tuple[CandidatePool, ...]:
@@ -293,13 +306,9 @@ def replicas_words(d: dict[str, Any]) -> str:
         first = encoder_words(pool["replicas"], Layout(tensor_parallel=ranks))
         return first + replicas_words({**d, ENCODER_POOL: None})
     if not split:
-        return count_words(d["replicas"], _layout(d))
-    prefill, decode = (_layout(d | split.get(role, {})) for role in ("prefill", "decode"))
+        return count_words(d["replicas"], Layout.of(d))
+    prefill, decode = (Layout.of(d | split.get(role, {})) for role in ("prefill", "decode"))
     return count_words(split["decode_replicas"], decode, Split(split["prefill_replicas"], prefill))
-
-
-def _layout(d: dict[str, Any]) -> Layout:
-    return Layout(**{f.name: d[f.name] for f in fields(Layout)})
 
 
 def kind_of(candidate: Candidate) -> str:
@@ -313,7 +322,7 @@ def deployment_words(d: dict[str, Any]) -> str:
         f"{replicas_words(d)} on {d['hardware']}, {d['weight_dtype']} weights, {d['kv_dtype']} KV, "
         f"{d['max_num_seqs']} sequences, {d['max_num_batched_tokens']} batched tokens"
         f"{drafts_words(d.get('speculative'))}{tower_words(d.get(MULTIMODAL))}"
-        f"{api_server_words(d.get(API_SERVERS), _layout(d))}"
+        f"{api_server_words(d.get(API_SERVERS), Layout.of(d))}"
     )
 
 

@@ -6,7 +6,7 @@ import hashlib
 import platform
 from typing import Any
 
-from catalogs.ui.shared_options import DISTRIBUTION, own_version
+from catalogs.ui.installation import DISTRIBUTION, own_version
 from planner.problem.request import PlanRequest
 from planner.problem.scenario import command_of
 

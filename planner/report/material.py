@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Final
 
 from catalogs.deployments.layout import Layout
@@ -107,6 +107,6 @@ def carbon(answer: Answer, plan: Plan) -> list[CarbonFigures]:
 def label(answer: Answer, i: int) -> str:
     """Return a short label that distinguishes the plans of an answer, for example "Best: 4 x TP2, fp8, KV bf16"."""
     d = answer.plans[i].deployment
-    layout = Layout(**{f.name: d[f.name] for f in fields(Layout)})
+    layout = Layout.of(d)
     count = replicas_words(d) if d.get("disaggregation") else f"{d['replicas']} x {layout.words}"
     return f"{plan_name(i)}: {count} on {d['hardware']}, {d['weight_dtype']}, KV {d['kv_dtype']}"

@@ -61,6 +61,8 @@ class Outcome:
         binding: Name of this objective.
         score: The score (lower is better), or None.
         n_requests: Requests simulated for this outcome.
+        seats: The largest number of requests in a batch at `upper_requests_per_s`, or, if the candidate was measured,
+            at its capacity; infinite if this is not known, or if the KV cache was full.
     """
 
     candidate: Candidate
@@ -71,11 +73,17 @@ class Outcome:
     binding: str
     score: float | None
     n_requests: int = 0
+    seats: float = math.inf
 
     @property
     def feasible(self) -> bool:
         """Return whether the candidate meets the objectives."""
         return self.status in ("measured", "tied")
+
+    @property
+    def is_capacity(self) -> bool:
+        """Return whether the rate is the capacity within a tie on each side: a rate just above it was missed."""
+        return self.upper_requests_per_s <= self.requests_per_s * (1 + TIE) ** 2
 
     def as_dict(self) -> dict[str, object]:
         """Return the outcome as a study stores it."""
@@ -162,10 +170,26 @@ class CandidateTester:
             return False
         return over > SHORT_RUN_MARGIN**2 or self.guessed_ratio(candidate, short.requests_per_s) > guessed_goal
 
+    def first_size(self, candidate: Candidate, requests_per_s: float) -> int:
+        """Return the requests of the first run at a rate: those of a short run, or of a full one if that costs little.
+
+        A short run is extended until most of it is steady (`Evaluator.run_requests`). Where this makes it more than
+        half as long as a full run, the full run decides at once.
+        """
+        rate = requests_per_s * self.allowance(candidate).speed
+        loads = (Load(rate, n, self.seed) for n in (self.sizes.quick, self.sizes.full))
+        short, full = (self.evaluator.run_requests(candidate, load) for load in loads)
+        return self.sizes.quick if 2 * short <= full else self.sizes.full
+
+    def first_verdict(self, candidate: Candidate, rate: float) -> Verdict | None:
+        """Return the verdict of a short run, or None if a full run costs little more (see `first_size`)."""
+        n = self.first_size(candidate, rate)
+        return self.probe(candidate, rate, n) if n < self.sizes.full else None
+
     def race(self, candidate: Candidate, rate: float) -> Verdict:
         """Return the verdict of a full run, or of a short one that misses clearly; only a full run counts as met."""
-        quick = self.probe(candidate, rate, self.sizes.quick)
-        if self.ruled_out(candidate, quick):
+        quick = self.first_verdict(candidate, rate)
+        if quick is not None and self.ruled_out(candidate, quick):
             return replace(quick, stable=False) if quick.met else quick
         return self.probe(candidate, rate, self.sizes.full)
 
@@ -175,8 +199,8 @@ class CandidateTester:
         Unlike `ruled_out`, this does not need the estimate: chance in a few requests does not let a system fall behind
         by half of its arrivals.
         """
-        quick = self.probe(candidate, requests_per_s, self.sizes.quick)
-        return quick.far_behind and quick.value_ratio > SHORT_RUN_MARGIN
+        quick = self.first_verdict(candidate, requests_per_s)
+        return quick is not None and quick.far_behind and quick.value_ratio > SHORT_RUN_MARGIN
 
     def guessed_ratio(self, candidate: Candidate, requests_per_s: float) -> float:
         """Return the estimated largest value / limit at a rate, with the allowance; infinite if overloaded.
@@ -202,6 +226,16 @@ class CandidateTester:
             low, high = (middle, high) if self.guessed_ratio(candidate, middle) <= 1 else (low, middle)
         return low
 
+    def start_per_s(self, candidate: Candidate, like: Outcome | None = None) -> float:
+        """Return the rate at which the search for a capacity begins: the estimated capacity, or that of a full batch.
+
+        `like` is a plan with a known capacity: the estimate is then taken to be as far off as that of this plan.
+        """
+        fluid, guess = self.evaluator.fluid_requests_per_s(candidate), self.guessed_capacity_per_s(candidate)
+        if like is not None and guess > 0 and (known := self.guessed_capacity_per_s(like.candidate)) > 0:
+            guess *= like.requests_per_s / known
+        return min(guess, fluid) or fluid
+
     def floor_per_s(self, candidate: Candidate) -> float:
         """Return the least rate at which a candidate must meet the objectives: the required rate, or a light load."""
         return self.held_per_s(candidate) or self.evaluator.light_requests_per_s(candidate)
@@ -224,7 +258,8 @@ class CandidateTester:
         """Return the outcome of a candidate that misses; its ratio shows the sampler by how much."""
         ratio = verdict.value_ratio + (0.0 if verdict.stable else UNSTABLE)
         status: Status = "infeasible" if best is None else "pruned"
-        return Outcome(candidate, status, 0.0, verdict.requests_per_s, ratio, verdict.worst.name, None)
+        name, seats = verdict.worst.name, seats_of(candidate, verdict)
+        return Outcome(candidate, status, 0.0, verdict.requests_per_s, ratio, name, None, seats=seats)
 
     def capacity(self, candidate: Candidate, floor: Verdict, guess_per_s: float, *, first: bool = False) -> Outcome:
         """Return the outcome of a search for the highest rate that meets the objectives, to half of a tie.
@@ -235,4 +270,27 @@ class CandidateTester:
         probe, hopeless = partial(self.probe, candidate, n_requests=self.sizes.full), partial(self.hopeless, candidate)
         found = find_capacity(probe, guess_per_s, floor, HALF_TIE, hopeless if first else None)
         rate, upper, at = found.requests_per_s, found.upper_requests_per_s, found.at_capacity
-        return Outcome(candidate, "measured", rate, upper, at.ratio, at.worst.name, -rate)
+        seats = seats_of(candidate, at)
+        return Outcome(candidate, "measured", rate, upper, at.ratio, at.worst.name, -rate, seats=seats)
+
+
+def seats_of(candidate: Candidate, verdict: Verdict) -> float:
+    """Return the largest number of requests in a batch in the runs of a verdict; infinite if it may be limited."""
+    share = max(o.seat_share for o in verdict.observations)
+    return share * candidate.max_num_seqs if share < 1 else math.inf
+
+
+def dominates(outcome: Outcome, candidate: Candidate) -> bool:
+    """Return whether the deployment of an outcome can only be faster than a candidate, by the run behind the outcome.
+
+    The candidate differs in nothing but a smaller `max_num_seqs`, which the run would not have reached either. It would
+    schedule the same requests in the same steps, and because CUDA graphs are captured for no more sequences, no step
+    would be faster, except that a step outside a graph is not padded to the next captured size.
+    """
+    fewer = candidate.max_num_seqs < outcome.candidate.max_num_seqs
+    return fewer and outcome.seats < candidate.max_num_seqs and not candidate.split
+
+
+def apart_from_seats(candidate: Candidate) -> Candidate:
+    """Return the candidate without its `max_num_seqs`: equal for candidates that differ in nothing else."""
+    return replace(candidate, max_num_seqs=0)

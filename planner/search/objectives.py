@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from planner.evaluation.capacity import find_capacity
+from planner.evaluation.capacity import WIDEN, find_capacity
 from planner.evaluation.evaluator import RequestCounter, Verdict
 from planner.evaluation.queueing import OVERLOAD
 from planner.problem.candidate import Candidate
@@ -25,12 +25,21 @@ SHORT_ENERGY_MARGIN: Final = 1.1
 #: Candidates up to this estimated value / limit may meet the objectives.
 LIKELY_RATIO: Final = 2.0
 
+#: Rates that differ by less than this share are equal but for rounding.
+_ROUNDING: Final = 1e-9
+
+#: Factor between the first two rates of the search for a capacity that starts from that of a known plan.
+CLOSE_STEP: Final = 1.1
+
 #: The share of the saturation rate at which the energy of a candidate without a required load is estimated.
 FULL_LOAD: Final = 0.8
 
 
 class ObjectiveAssess(Assess, Protocol):
     """Measures candidates for one objective, and estimates without simulation which of them are promising."""
+
+    def settled(self, candidate: Candidate, best: Outcome, faster: Outcome) -> bool:
+        """Return whether a candidate cannot win, because another one that can only be faster missed what it needs."""
 
     def outclassed(self, candidate: Candidate, best: Outcome) -> bool:
         """Return whether a candidate is estimated so far behind the best outcome that it cannot win."""
@@ -58,6 +67,10 @@ class CountedAssess:
     def outclassed(self, candidate: Candidate, best: Outcome) -> bool:
         """Return whether a candidate cannot win."""
         return self.assess.outclassed(candidate, best)
+
+    def settled(self, candidate: Candidate, best: Outcome, faster: Outcome) -> bool:
+        """Return whether a candidate cannot win, because a faster one missed what it needs."""
+        return self.assess.settled(candidate, best, faster)
 
     def in_order(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return the candidates in order of promise."""
@@ -92,6 +105,19 @@ class CapacityRace:
         most_per_s = self.tester.evaluator.fluid_requests_per_s(candidate) * OVERLOAD
         return most_per_s < self._break_even_per_s(candidate, best) * (1 - HALF_TIE)
 
+    def settled(self, candidate: Candidate, best: Outcome, faster: Outcome) -> bool:
+        """Return whether a faster candidate missed a rate that this one would have to carry."""
+        return faster.upper_requests_per_s <= self._least_per_s(candidate, best) * (1 + _ROUNDING)
+
+    def _least_per_s(self, candidate: Candidate, best: Outcome) -> float:
+        """Return the rate that a candidate must carry to be better than the best, or simpler and hardly worse."""
+        sign = -1 if self._simpler(candidate, best) else 1
+        least = self._break_even_per_s(candidate, best) * (1 + sign * HALF_TIE)
+        return max(least, self.tester.held_per_s(candidate) or 0.0)
+
+    def _simpler(self, candidate: Candidate, best: Outcome) -> bool:
+        return self.distance_from_defaults(candidate) < self.distance_from_defaults(best.candidate)
+
     def _break_even_per_s(self, candidate: Candidate, best: Outcome) -> float:
         """Return the rate at which a candidate is as good as the best."""
         return best.requests_per_s * self.unit_cost(candidate) / self.unit_cost(best.candidate)
@@ -117,20 +143,21 @@ class CapacityRace:
         """Return the outcome of a candidate against the best so far, or at the least rate if there is none."""
         tester = self.tester
         if best is None:
-            floor = self.tester.race(candidate, tester.floor_per_s(candidate))
+            floor = tester.race(candidate, tester.floor_per_s(candidate))
             if not floor.met:
                 return tester.refuse(candidate, None, floor)
-            guess = tester.evaluator.fluid_requests_per_s(candidate)
-            return self._scored(tester.capacity(candidate, floor, guess, first=True))
-        break_even_per_s = self._break_even_per_s(candidate, best)
-        above = self.tester.race(candidate, max(break_even_per_s * (1 + HALF_TIE), tester.held_per_s(candidate) or 0.0))
+            return self._scored(tester.capacity(candidate, floor, tester.start_per_s(candidate), first=True))
+        tied = None
+        if self._simpler(candidate, best):
+            tied = tester.race(candidate, self._least_per_s(candidate, best))
+            if not tied.met:
+                return tester.refuse(candidate, best, tied)
+        better_per_s = self._break_even_per_s(candidate, best) * (1 + HALF_TIE)
+        above = tester.race(candidate, max(better_per_s, tester.held_per_s(candidate) or 0.0))
         if above.met:
-            return self._scored(tester.capacity(candidate, above, above.requests_per_s * 1.1))
-        if self.distance_from_defaults(candidate) >= self.distance_from_defaults(best.candidate):
+            return self._scored(tester.capacity(candidate, above, above.requests_per_s * CLOSE_STEP))
+        if tied is None:
             return tester.refuse(candidate, best, above)
-        tied = self.tester.race(candidate, max(break_even_per_s * (1 - HALF_TIE), tester.held_per_s(candidate) or 0.0))
-        if not tied.met:
-            return tester.refuse(candidate, best, tied)
         rate, ratio, binding = tied.requests_per_s, tied.ratio, tied.worst.name
         return self._scored(Outcome(candidate, "tied", rate, above.requests_per_s, ratio, binding, -rate))
 
@@ -147,6 +174,10 @@ class LeastLoad:
 
     tester: CandidateTester
     objective: ObjectiveAssess
+
+    def settled(self, candidate: Candidate, best: Outcome, faster: Outcome) -> bool:  # noqa: ARG002
+        """Return False: the search ends with the first plan, so there is no best to lose to."""
+        return False
 
     def outclassed(self, candidate: Candidate, best: Outcome) -> bool:
         """Return whether a candidate cannot win by the objective."""
@@ -185,6 +216,11 @@ class LowestEnergy:
     tester: CandidateTester
     weight: Callable[[Candidate], float] = equal_unit_cost
     _estimates: dict[tuple[Candidate, float], float] = field(default_factory=dict, repr=False, compare=False)
+    _idles: dict[Candidate, float] = field(default_factory=dict, repr=False, compare=False)
+
+    def settled(self, candidate: Candidate, best: Outcome, faster: Outcome) -> bool:  # noqa: ARG002
+        """Return False: faster steps may need more energy."""
+        return False
 
     def outclassed(self, candidate: Candidate, best: Outcome) -> bool:
         """Return whether idle power alone is too much, or its estimate is far above that of the best."""
@@ -208,10 +244,12 @@ class LowestEnergy:
 
     def _idle(self, candidate: Candidate) -> float:
         """Return the energy of an output token that idle power alone would need: a deployment cannot use less."""
-        tester = self.tester
-        idle_w = tester.evaluator.guess_w(candidate, tester.evaluator.light_requests_per_s(candidate))
-        rate = tester.nominal_per_s(candidate) or tester.evaluator.fluid_requests_per_s(candidate) * OVERLOAD
-        return self.weight(candidate) * idle_w / (rate * tester.evaluator.mean_output_tokens)
+        if candidate not in self._idles:  # every candidate is compared with every new best
+            tester = self.tester
+            idle_w = tester.evaluator.guess_w(candidate, tester.evaluator.light_requests_per_s(candidate))
+            rate = tester.nominal_per_s(candidate) or tester.evaluator.fluid_requests_per_s(candidate) * OVERLOAD
+            self._idles[candidate] = self.weight(candidate) * idle_w / (rate * tester.evaluator.mean_output_tokens)
+        return self._idles[candidate]
 
     def _estimate(self, candidate: Candidate) -> float:
         tester = self.tester
@@ -228,10 +266,10 @@ class LowestEnergy:
         tester, sizes = self.tester, self.tester.sizes
         nominal, held = tester.nominal_per_s(candidate), tester.held_per_s(candidate)
         if nominal is not None and held is not None:
-            quick = tester.probe(candidate, held, sizes.quick)
-            if tester.ruled_out(candidate, quick):
-                return tester.refuse(candidate, best, quick)
-            if self._loses(candidate, best, quick, SHORT_ENERGY_MARGIN):
+            quick = tester.first_verdict(candidate, held)
+            if quick is not None and (
+                tester.ruled_out(candidate, quick) or self._loses(candidate, best, quick, SHORT_ENERGY_MARGIN)
+            ):
                 return tester.refuse(candidate, best, quick)
             strained = tester.probe(candidate, held, sizes.full)
             if not strained.met or self._loses(candidate, best, strained, 1 + TIE):
@@ -245,7 +283,12 @@ class LowestEnergy:
         floor = tester.probe(candidate, tester.floor_per_s(candidate), sizes.quick)
         if tester.ruled_out(candidate, floor):
             return tester.refuse(candidate, None, floor)
-        found = find_capacity(lambda r: tester.probe(candidate, r, sizes.quick), guess, floor, 0.05)
+
+        def probe(rate: float) -> Verdict:
+            return tester.probe(candidate, rate, tester.first_size(candidate, rate))
+
+        start, step = tester.start_per_s(candidate, best), WIDEN if best is None else CLOSE_STEP
+        found = find_capacity(probe, start, floor, 0.05, first_step=step)
         rate = found.requests_per_s
         verdict = tester.probe(candidate, rate, sizes.full)
         while not verdict.met and rate > tester.floor_per_s(candidate):
@@ -272,6 +315,10 @@ class LowestLatency:
 
     tester: CandidateTester
 
+    def settled(self, candidate: Candidate, best: Outcome, faster: Outcome) -> bool:  # noqa: ARG002
+        """Return False: plans with similar latencies differ by chance, so none is left out."""
+        return False
+
     def outclassed(self, candidate: Candidate, best: Outcome) -> bool:  # noqa: ARG002
         """Return False: estimates of percentiles are too uncertain to rule a candidate out."""
         return False
@@ -294,11 +341,11 @@ class LowestLatency:
         """Return the outcome of a candidate against the best so far."""
         tester, sizes = self.tester, self.tester.sizes
         rate = tester.floor_per_s(candidate)
-        quick = tester.probe(candidate, rate, sizes.quick)
+        quick = tester.first_verdict(candidate, rate)
         goals = (1.0, 1.0)
         if best is not None and best.score is not None and best.score < 1:
             goals = best.score, tester.guessed_ratio(best.candidate, rate)
-        if tester.ruled_out(candidate, quick, *goals):
+        if quick is not None and tester.ruled_out(candidate, quick, *goals):
             return tester.refuse(candidate, best, quick)
         full = tester.probe(candidate, rate, sizes.full)
         if not full.met:

@@ -45,6 +45,9 @@ _POLL_S: Final = 1.0
 #: Workers that may die at a candidate before it is evaluated in this process.
 _MAX_LOSSES: Final = 3
 
+#: Parts into which the replicas of a fleet are divided, for each CPU of the cluster.
+_PARTS_PER_CPU: Final = 4
+
 T = TypeVar("T")
 
 R = TypeVar("R")
@@ -76,6 +79,23 @@ class RayPool:
     def map(self, work: Callable[[T], R], tasks: Sequence[T], /) -> list[R]:
         """Return `work(task)` for each task, done in this process: only the search runs on the cluster."""
         return [work(task) for task in tasks]
+
+    def spread(self, work: Callable[[int], R], n: int) -> list[R]:
+        """Return `work(i)` for 0 to n - 1, in order, computed by the cluster: `RunOptions.spread` of a fleet.
+
+        The work is sent once. What is lost with a worker is computed again.
+
+        Raises:
+            InputError: A machine of the cluster has another version of the planner.
+        """
+        ray, reference = self.ray, [self.ray.put(work)]
+        each = max(1, -(-n // (_PARTS_PER_CPU * max(self.n_cpus, 1))))
+        task = ray.remote(num_cpus=1, max_retries=_MAX_LOSSES)(_computed)
+        parts = [task.remote(code_digest(), reference, range(i, min(i + each, n))) for i in range(0, n, each)]
+        try:
+            return [result for part in ray.get(parts) for result in part]
+        except ray.exceptions.RayTaskError as error:
+            raise error.as_instanceof_cause() from None
 
     @contextmanager
     def lookahead(self, assess: Assess, n_candidates: int) -> Iterator[RayLookahead]:  # noqa: ARG002
@@ -176,15 +196,24 @@ def _evaluate(code: str, question: list[Any], candidate: Candidate, best: Outcom
     """Evaluate a candidate on a worker, which caches the simulations of earlier ones."""
     if code != code_digest():
         raise InputError("a machine of the cluster has another version of the planner", code_digest(), code)
-    return _read(question[0])(candidate, best)
+    assess: Assess = _read(question[0])
+    return assess(candidate, best)
+
+
+def _computed(code: str, work: list[Any], numbers: range) -> list[Any]:
+    """Return the results of some numbers on a worker."""
+    if code != code_digest():
+        raise InputError("a machine of the cluster has another version of the planner", code_digest(), code)
+    compute: Callable[[int], Any] = _read(work[0])
+    return [compute(i) for i in numbers]
 
 
 @lru_cache(maxsize=1)
-def _read(question: Any) -> Assess:
+def _read(reference: Any) -> Any:
+    """Return an object of the cluster: the latest one is kept, so that each worker reads it once."""
     import ray
 
-    assess: Assess = ray.get(question)
-    return assess
+    return ray.get(reference)
 
 
 @cache

@@ -22,7 +22,7 @@ import optuna
 from optuna.trial import TrialState
 
 from planner.problem.candidate import Candidate
-from planner.search.candidate_tester import Assess, Outcome
+from planner.search.candidate_tester import Assess, Outcome, apart_from_seats, dominates
 from planner.search.ordering import differs_in_one_choice, failed_least_first
 from planner.search.study import CandidateStudy, Params, SearchSettings, storage_faults
 from planner.search.workers import Lookahead, SerialLookahead
@@ -33,6 +33,9 @@ PROPOSALS_PER_TRIAL: Final = 4
 Progress = Callable[[int, int, Outcome | None], None]  # (done, planned, best so far)
 
 Outclassed = Callable[[Candidate, Outcome], bool]
+
+#: Returns whether a candidate cannot win, given the best outcome and that of a candidate that can only be faster.
+Settled = Callable[[Candidate, Outcome, Outcome], bool]
 
 #: Returns whether the outcomes found so far answer the question, so that the search ends before its last trial.
 Enough = Callable[[Outcome], bool]
@@ -134,6 +137,7 @@ def search(
     lookahead: Lookahead | None = None,
     safest: Sequence[Candidate] = (),
     enough: Enough | None = None,
+    settled: Settled | None = None,
 ) -> SearchResult:
     """Assess candidates and return their outcomes; after Ctrl-C, the outcomes found so far.
 
@@ -146,6 +150,8 @@ def search(
         lookahead: Evaluates the candidates; by default this process does.
         safest: The candidates in the order in which they are expected to meet the objectives at all.
         enough: Called with each outcome that meets the objectives; the search ends when it returns True.
+        settled: Decides about a candidate by the outcome of another one that dominates it (see `dominates`). Such a
+            candidate is skipped at its turn, which counts as a trial.
     """
     if not candidates:
         return SearchResult()
@@ -156,7 +162,7 @@ def search(
     names = ("layout", "max_num_seqs", "max_num_batched_tokens")
     study = CandidateStudy(names, by_params, settings, sampler)
     run = _Run(candidates, lookahead or SerialLookahead(assess), study, outclassed or (lambda _c, _b: False), safest)
-    run.enough = enough
+    run.enough, run.settled = enough, settled
     run.planned = min(len(candidates), settings.n_trials)
     with storage_faults(settings):
         try:
@@ -176,9 +182,12 @@ class _Run:
     outclassed: Outclassed
     safest: Sequence[Candidate] = ()
     enough: Enough | None = None
+    settled: Settled | None = None
     result: SearchResult = field(default_factory=SearchResult)
     planned: int = 0
     seen: dict[Candidate, Outcome] = field(default_factory=dict)
+    _alike: dict[Candidate, list[Outcome]] = field(default_factory=dict)  # of `seen`, by `apart_from_seats`
+    _skipped: set[Candidate] = field(default_factory=set)  # settled at their turn
     _claims: dict[Candidate, optuna.Trial] = field(default_factory=dict)  # trials of the next candidates
     _repeats: bool = False  # whether all remaining candidates were begun by other processes
     _sampled: bool = True  # whether the last trial proposed a candidate to evaluate
@@ -191,10 +200,10 @@ class _Run:
         try:
             for _ in range(PROPOSALS_PER_TRIAL * self.planned):
                 waiting = self._waiting()
-                if not waiting or len(self.seen) >= self.planned or self._ended:
+                if not waiting or self._n_done >= self.planned or self._ended:
                     break
                 if self._try_one(waiting) and progress is not None:
-                    progress(len(self.seen), self.planned, self.result.best)
+                    progress(self._n_done, self.planned, self.result.best)
                 self._learn()
         finally:  # release the candidates for other processes
             for trial in self._claims.values():
@@ -205,10 +214,13 @@ class _Run:
         # The first in order is next while there are trials for all candidates, in the first half of the trials, if it
         # refines the best, if no plan is known, and if the sampler's last proposal gave no new candidate; otherwise the
         # sampler chooses.
-        enough = len(waiting) <= self.planned - len(self.seen)
+        enough = len(waiting) <= self.planned - self._n_done
         ordered = not self._refines or self._needs_any_plan or self._is_refinement(waiting[0])
         in_order = enough or ordered or not self._sampled
         wanted = waiting[0] if in_order else None
+        if wanted is not None and self._is_settled(wanted):
+            self._skipped.add(wanted)
+            return True
         self._claim([] if wanted is None else waiting[: 1 + self.lookahead.depth])
         trial, named = self._trial(wanted)
         if trial is None:
@@ -218,7 +230,7 @@ class _Run:
         with self.study.released_if_it_fails(trial):
             if candidate is not None:
                 # The first outcome usually becomes the best, so work begun in advance of it would be wasted.
-                upcoming = [c for c in waiting if c != candidate] if self.seen else []
+                upcoming = [c for c in waiting if c != candidate and not self._is_settled(c)] if self.seen else []
                 outcome = self.lookahead.evaluate(candidate, self.result.best, upcoming)
                 self._learn()
                 if candidate not in self.seen:  # otherwise another process was first
@@ -262,12 +274,12 @@ class _Run:
         finishes none of them, and a running one reaches that candidate last.
         """
         best = self.result.best
-        left = [c for c in self._in_order() if c not in self.seen]
+        left = [c for c in self._in_order() if c not in self.seen and c not in self._skipped]
         left = [c for c in left if best is None or not self.outclassed(c, best)]
         begun_elsewhere = self.study.begun_elsewhere()
         free = [c for c in left if c not in begun_elsewhere]
         begun = [c for c in left if c in begun_elsewhere]
-        self._repeats = bool(begun) and (not free or len(self.seen) + len(begun) >= self.planned)
+        self._repeats = bool(begun) and (not free or self._n_done + len(begun) >= self.planned)
         if self._repeats:
             return begun[::-1]
         return sorted(free, key=self._is_refinement, reverse=True) if self._refines else free
@@ -290,13 +302,18 @@ class _Run:
         """Return whether the next trial takes the safest candidate, because no plan is known yet."""
         if self.result.best is not None or not self.safest:
             return False
-        n_left = self.planned - len(self.seen)
+        n_left = self.planned - self._n_done
         return len(self.seen) % 2 == 1 or 2 * n_left <= self.planned + 1
 
     @property
     def _refines(self) -> bool:
         """Return whether more than half of the trials are done, so that the rest refines the best outcome."""
-        return self._selects and len(self.seen) > self.planned // 2
+        return self._selects and self._n_done > self.planned // 2
+
+    @property
+    def _n_done(self) -> int:
+        """Return the number of trials so far."""
+        return len(self.seen) + len(self._skipped)
 
     @property
     def _selects(self) -> bool:
@@ -307,8 +324,17 @@ class _Run:
         best = self.result.best
         return best is not None and differs_in_one_choice(candidate, best.candidate)
 
+    def _is_settled(self, candidate: Candidate) -> bool:
+        """Return whether the outcome of a candidate that can only be faster shows that this one cannot win."""
+        best = self.result.best
+        if best is None or self.settled is None:
+            return False
+        known = (o for o in self._alike.get(apart_from_seats(candidate), ()) if dominates(o, candidate))
+        return any(self.settled(candidate, best, outcome) for outcome in known)
+
     def _add(self, outcome: Outcome) -> None:
         self.seen[outcome.candidate] = outcome
+        self._alike.setdefault(apart_from_seats(outcome.candidate), []).append(outcome)
         self.result.add(outcome)
         if outcome.feasible and self.enough is not None and not self._ended:
             self._ended = self.enough(outcome)
@@ -318,7 +344,8 @@ class _Run:
         left = [c for c in self.candidates if c not in self.seen]
         best = self.result.best
         self.result.n_searches = 1
-        self.result.n_outclassed = 0 if best is None else sum(self.outclassed(c, best) for c in left)
+        if best is not None:
+            self.result.n_outclassed = sum(c in self._skipped or self.outclassed(c, best) for c in left)
         self.result.enumerated = len(left) == self.result.n_outclassed
         return self.result
 

@@ -61,6 +61,8 @@ def layouts(request: PlanRequest, names: CatalogLookup) -> list[Layout]:
         ]
     if copies := fixed.layout.get("redundant_experts"):
         found = _with_copies(found, copies, names.model)
+    if fixed.layout.get("two_batch_overlap"):
+        found = [replace(each, two_batch_overlap=each.all2all_backend != ALLGATHER_REDUCESCATTER) for each in found]
     kept = [layout for layout in found if all(getattr(layout, k) == v for k, v in fixed.layout.items())]
     if not kept:
         values = ", ".join(f"{key}={value}" for key, value in fixed.layout.items())

@@ -70,7 +70,8 @@ def per_token(cycle_s: CycleS, resolved: ResolvedDeployment, most: bool = False)
     def cycle(shape: BatchShape) -> float:
         if not shape.decodes:
             return cycle_s(shape)
-        drafting = cycle_s(shape.with_counts(queries=queries))
+        undrafted = 0 if most else round((1.0 - drafts.draft_rate) * shape.decodes)
+        drafting = cycle_s(shape.with_counts(queries=queries, undrafted=undrafted))
         return drafting if shape.prefill_tokens else drafting / tokens
 
     return cycle

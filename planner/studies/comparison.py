@@ -12,7 +12,10 @@ from planner.answer.schema import Answer
 from planner.problem.request import PlanRequest
 from planner.sections.complexity import LatencyByLength
 
-Unit = Literal["rate", "jobs", "seconds", "usd", "joules", "grams", "share"]
+Unit = Literal["rate", "jobs", "seconds", "usd", "joules", "grams", "share", "confidence"]
+
+#: The units whose change is a difference and not a ratio.
+_SHARES: Final[tuple[Unit, ...]] = ("share", "confidence")
 
 Better = Literal["A", "B", "same", ""]
 
@@ -47,7 +50,7 @@ class Figure:
         """
         if self.a is None or self.b is None:
             return None
-        if self.unit == "share":
+        if self.unit in _SHARES:
             return self.b - self.a
         return self.b / self.a - 1 if self.a else None
 
@@ -63,7 +66,7 @@ class Figure:
     def as_dict(self) -> dict[str, object]:
         """Return the figure as JSON data."""
         known: dict[str, object] = {"name": self.name, "unit": self.unit, "a": self.a, "b": self.b}
-        kind = "difference" if self.unit == "share" else "relative"
+        kind = "difference" if self.unit in _SHARES else "relative"
         return known | {"change": self.change, "change_is": kind, "better": self.better or None}
 
 
@@ -180,7 +183,7 @@ def _latencies(a: Plan, b: Plan) -> Iterator[Figure]:
         one, two = (plan.latency_s(metric, stat) if row is None else row.value_s for plan, row in found)
         yield Figure(name, "seconds", one, two)
         one, two = (None if row is None else row.probability_met for _, row in found)
-        yield Figure(f"confidence in {name}", "share", one, two, False)
+        yield Figure(f"confidence in {name}", "confidence", one, two, False)
 
 
 def compare_answers(a: Answer, b: Answer) -> PlanComparison:

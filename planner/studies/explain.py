@@ -99,8 +99,8 @@ def _why(answer: Answer, best: Plan) -> Iterator[str]:
     near = best.tightest
     share = f"{percent(near.share)} of the limit {human_s(near.limit_s)}"
     yield f"Its tightest objective is {near.name}: {seconds(near.value_s)} is {share}."
-    if best.limited_by:
-        yield f"Its capacity is {rate(best.capacity_requests_per_s)}; {best.limited_by}."
+    if best.limit_words:
+        yield f"Its capacity is {rate(best.capacity_requests_per_s)}; {best.limit_words}."
 
 
 def ruled_out(answer: Answer, rerun: Rerun) -> Iterator[str]:
@@ -140,7 +140,7 @@ def why_not(answer: Answer, best: Plan, other: Plan) -> str:
 
 def binding_words(plan: Plan, binding: Binding | None) -> str:
     """Return the limit of the capacity and the input that binds in one sentence."""
-    first = f"{plan.limited_by}; " if plan.limited_by else ""
+    first = f"{plan.limit_words}; " if plan.limit_words else ""
     unknown = "what binds is not known: the plan has no capacity with the seed of the search"
     return first + (unknown if binding is None else binding.words)
 

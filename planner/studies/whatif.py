@@ -120,7 +120,9 @@ def _compared(base: PlanRequest, plan: Plan, changes: Changes, caution: str, eff
     differs = [("requests/s", digits(planned), digits(now))] if digits(planned) != digits(now) else []
     if base.workload != request.workload:
         differs.append(("workload", base.workload, request.workload))
-    differs += deployment_differs(plan.deployment, block)
+    if base.engine != request.engine:
+        differs.append(("engine", base.engine, request.engine))
+    differs += [row for row in deployment_differs(plan.deployment, block) if row[0] != "engine"]
     reason = found.unstartable()
     if reason is not None:
         return WhatIf(PlanComparison(tuple(differs), ()), (reason,), None)
@@ -206,7 +208,7 @@ def _breaks(changed: Plan) -> Iterator[str]:
     if capacity is None:
         yield "no rate meets every objective"
     elif capacity < rate:
-        limit = f" ({changed.limited_by})" if changed.limited_by else ""
+        limit = f" ({changed.limit_words})" if changed.limit_words else ""
         yield f"it carries {digits(capacity)} requests/s, not {digits(rate)}{limit}"
     if changed.survival is not None and not changed.survival.met:
         yield f"an objective is missed with {counted(changed.survival.replicas_left, 'remaining replica')}"

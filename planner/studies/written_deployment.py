@@ -42,6 +42,7 @@ class WrittenDeployment:
         evaluator: Simulates the candidate.
         prices: The prices of the hardware.
         candidate: The deployment as a candidate.
+        tester: Tests the candidate with runs as long as those of a search for the same objectives.
     """
 
     written: Deployment
@@ -50,13 +51,15 @@ class WrittenDeployment:
     evaluator: SimulatedEvaluator
     prices: PriceList
     candidate: Candidate
+    tester: CandidateTester
 
     @classmethod
     def of(cls, written: Deployment, request: PlanRequest, model: str) -> Self:
         """Return the deployment with its evaluator; `model` is its name in the request.
 
         Raises:
-            InputError: The deployment is invalid, or has kinds of replica that are not simulated together.
+            InputError: The deployment or the workload is invalid, or it has kinds of replica that are not simulated
+                together.
         """
         _check_pools(written)
         pools = resolve_pools(written)
@@ -65,7 +68,7 @@ class WrittenDeployment:
         evaluator = SimulatedEvaluator.of(request, hardware, exact_limits=True)
         prices = PriceList(request.tariff, hardware)
         prices.check()
-        return cls(written, pools, request, evaluator, prices, _candidate(written, pools))
+        return cls(written, pools, request, evaluator, prices, _candidate(written, pools), _tester(evaluator))
 
     @property
     def block(self) -> dict[str, object]:
@@ -88,13 +91,13 @@ class WrittenDeployment:
         """Return the simulated plan; see `PlanEvaluator.entry`."""
         return PlanEvaluator(self.evaluator, self.tester, self.prices).entry(self.candidate, start_per_s, effort)
 
-    @property
-    def tester(self) -> CandidateTester:
-        """Return a tester with runs as long as those of a search for the same objectives."""
-        request = self.evaluator.request
-        rates = RequiredRates(request.demand, _no_users, _no_users) if request.spare else None
-        load = request.confidence, request.requests_per_s, rates
-        return CandidateTester(self.evaluator, request.slos, run_sizes(request), request.seed, *load)
+
+def _tester(evaluator: SimulatedEvaluator) -> CandidateTester:
+    """Return a tester with runs as long as those of a search; their sizes follow from the workload, which is read."""
+    request = evaluator.request
+    rates = RequiredRates(request.demand, _no_users, _no_users) if request.spare else None
+    load = request.confidence, request.requests_per_s, rates
+    return CandidateTester(evaluator, request.slos, run_sizes(request), request.seed, *load)
 
 
 def _check_pools(written: Deployment) -> None:

@@ -11,7 +11,7 @@ from fastapi import Depends, FastAPI
 from fastapi.staticfiles import StaticFiles
 from starlette.middleware.gzip import GZipMiddleware
 
-from catalogs.ui.shared_options import own_version
+from catalogs.ui.installation import own_version
 from planner.web import pages
 from planner.web.api import (
     analysis,

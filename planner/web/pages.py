@@ -13,7 +13,7 @@ from fastapi.responses import HTMLResponse, Response
 from fastapi.templating import Jinja2Templates
 from starlette.exceptions import HTTPException
 
-from catalogs.ui.shared_options import own_version
+from catalogs.ui.installation import own_version
 from planner.web.problems import http_problem
 from planner.web.scripts import module_addresses
 

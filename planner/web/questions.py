@@ -23,7 +23,7 @@ import yaml
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.json_files import check_values
 from catalogs.io.yaml_loader import dump_yaml
-from catalogs.ui.shared_options import own_version
+from catalogs.ui.installation import own_version
 from planner.problem.request_keys import RequestKey, plan_keys
 from planner.web.uploads import PREFIX, LocalFile, Uploads, is_hugging_face_id, replaced, unique_names, with_names
 

@@ -306,7 +306,8 @@ def speculative_metrics(run: Run) -> dict[str, Any]:
         log = StepLog.merged(log for r in run.replicas if r.pool == number for log in r.logs)
         rounds, drafting_s = float(log.decodes @ log.steps), float(speculative_seconds(tables, log).sum())
         device_s = sum(float(part.device[:, :N_CLASSES].sum()) for part in priced(tables, log))
-        drafts, accepted = rounds * speculation.num_speculative_tokens, float(log.accepted.sum())
+        without = float(log.undrafted.sum())  # rows with decodes without drafts have one step
+        drafts, accepted = (rounds - without) * speculation.num_speculative_tokens, float(log.accepted.sum())
         target_s = device_s - (drafting_s if tables.draft is not None else 0.0)  # other drafters run on the host
         sums += (rounds, drafts, accepted, drafting_s, target_s, float(log.total_s.sum()))
     rounds, drafted, accepted, drafting_s, target_s, steps_s = sums.tolist()

@@ -173,7 +173,7 @@ def operator_rows(lines: Iterable[OperatorCall], pricer: Pricer, weights: FloatA
 
 def _rows(line: OperatorCall, pricer: Pricer, weights: FloatArray) -> Iterator[OperatorRow]:
     """Yield one row for each bound of the operator in any of the steps."""
-    op, n, unit = line.op, float(line.count), pricer.hardware.accelerator
+    op, n, unit = line.op, line.count * np.asarray(line.parts, dtype=np.float64), pricer.hardware.accelerator
     channels, seconds = _seconds(pricer, line, weights.shape)
     limit_s = n * roofline_s(op, unit)
     far = np.broadcast_to(seconds > FIXED_COST_FACTOR * limit_s, weights.shape)

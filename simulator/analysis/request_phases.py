@@ -93,6 +93,11 @@ class _History:
         self.token = False  # whether the first token has come
         self.spans: list[Span] = []
 
+    @property
+    def was_transferred(self) -> bool:
+        """Return whether a prefill replica has sent its blocks to a decode replica."""
+        return any(span.place == "transfer" for span in self.spans)
+
     def move_to(self, place: str, now: float) -> None:
         """End the current interval and start another one."""
         self.spans.append(Span(self.place, *self.batch, self.since_s, now, self.token))
@@ -149,6 +154,7 @@ def _histories(run: Run, journal: EventLog) -> dict[int, _History]:
     """Return the intervals of each request."""
     shown = run.options.hand_over.first_token
     started_s = run.started_s.tolist()
+    seen_s = (run.first_token_s - run.pools[0].rules.host.output_s).tolist()  # when first tokens leave the engine
     encoders = [run.is_encoder(number) for number in range(len(run.replicas))]
     began_s = {(int(row[0]), row[5]): row[4] for row in run.encodings.tolist()}  # by request and end of the encoding
     histories: dict[int, _History] = {}
@@ -171,9 +177,10 @@ def _histories(run: Run, journal: EventLog) -> dict[int, _History]:
             # The client saw no token of the prefill replica.
             history.spans = [span._replace(after_token=False) for span in history.spans]
             history.token = False
-        _advance(history, int(kind), now, started_s[index])
-        if arrived and shown == "arrival":
+        if kind == event_log.JOINED and shown == "admission" and not history.token and history.was_transferred:
+            history.move_to("wait", seen_s[index])
             history.token = True
+        _advance(history, int(kind), now, started_s[index])
         history.batch = (int(replica), int(batch))
     return histories
 

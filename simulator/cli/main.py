@@ -10,7 +10,7 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
@@ -25,6 +25,8 @@ from catalogs.ui.shared_options import (
     WORKLOAD_HELP,
     VersionFlag,
     command_group,
+    option,
+    options_of,
 )
 
 if TYPE_CHECKING:
@@ -40,10 +42,8 @@ LONG_RUN: Final = 50_000
 app = command_group()
 
 
-def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
-    """Return a typer option with the placeholder of its value and its help text."""
-    return typer.Option(*names, metavar=metavar, help=text, **more)
-
+_deployment, _load = options_of("Deployment"), options_of("Load")
+_analysis, _output = options_of("Analysis"), options_of("Output")
 
 _ROUTER = "Replaces the deployment's router: round_robin, least_outstanding, ... or '{random: {seed: 1}}'."
 
@@ -66,29 +66,29 @@ def simulate(
     deployment: Annotated[
         Path | None, typer.Argument(metavar="DEPLOYMENT.yaml", help="Model, engine, hardware, limits.")
     ] = None,
-    from_command: Annotated[str | None, option("COMMAND", FROM_COMMAND_HELP)] = None,
-    hw: Annotated[str | None, option("H", "Hardware of --from-command, such as h100x8.")] = None,
-    settings: Annotated[list[str] | None, option("KEY=VALUE", _SET, "--set")] = None,
-    workload: Annotated[str | None, option("W", WORKLOAD_HELP, show_default=DEFAULT_WORKLOAD)] = None,
-    json_file: Annotated[str | None, option("OUT.json", _JSON, "--json")] = None,
-    requests_out: Annotated[Path | None, option("OUT.csv", "Write one row per request, in workload order.")] = None,
-    chrome_trace: Annotated[Path | None, option("T.json", "Write a trace for Perfetto.")] = None,
-    trace_window: Annotated[str | None, option("A..B", "Part of the run in the trace: 10s..20s.")] = None,
-    time_series: Annotated[Path | None, option("FILE", _SERIES)] = None,
-    time_step: Annotated[float, option("S", "Seconds between rows of the time series.")] = 1.0,
-    explain: Annotated[bool, typer.Option("--explain", help="Show where time went and what limited the run.")] = False,
-    complexity: Annotated[bool, typer.Option("--complexity", help=_COMPLEXITY)] = False,
-    compare: Annotated[Path | None, option("FILE", _COMPARE)] = None,
-    seed: Annotated[int | None, option("N", "Random seed; default: that of the workload.", min=0)] = None,
-    rate: Annotated[float | None, option("R", "Requests per second; default: those of the workload.")] = None,
-    requests: Annotated[int | None, option("N", "Number of requests; default: that of the workload.", min=1)] = None,
-    concurrency: Annotated[int | None, option("N", _CONCURRENCY, min=1)] = None,
-    input_tokens: Annotated[int | None, option("N", INPUT_TOKENS_HELP, min=1)] = None,
-    output_tokens: Annotated[int | None, option("N", OUTPUT_TOKENS_HELP, min=1)] = None,
-    router: Annotated[str | None, option("NAME", _ROUTER)] = None,
-    router_staleness: Annotated[float | None, option("S", _STALENESS, min=0.0)] = None,
+    from_command: Annotated[str | None, _deployment("COMMAND", FROM_COMMAND_HELP)] = None,
+    hw: Annotated[str | None, _deployment("H", "Hardware of --from-command, such as h100x8.")] = None,
+    settings: Annotated[list[str] | None, _deployment("KEY=VALUE", _SET, "--set")] = None,
+    router: Annotated[str | None, _deployment("NAME", _ROUTER)] = None,
+    router_staleness: Annotated[float | None, _deployment("S", _STALENESS, min=0.0)] = None,
+    workload: Annotated[str | None, _load("W", WORKLOAD_HELP, show_default=DEFAULT_WORKLOAD)] = None,
+    rate: Annotated[float | None, _load("R", "Requests per second; default: those of the workload.")] = None,
+    requests: Annotated[int | None, _load("N", "Number of requests; default: that of the workload.", min=1)] = None,
+    concurrency: Annotated[int | None, _load("N", _CONCURRENCY, min=1)] = None,
+    input_tokens: Annotated[int | None, _load("N", INPUT_TOKENS_HELP, min=1)] = None,
+    output_tokens: Annotated[int | None, _load("N", OUTPUT_TOKENS_HELP, min=1)] = None,
+    seed: Annotated[int | None, _load("N", "Random seed; default: that of the workload.", min=0)] = None,
+    explain: Annotated[bool, _analysis(None, "Show where time went and what limited the run.", "--explain")] = False,
+    complexity: Annotated[bool, _analysis(None, _COMPLEXITY, "--complexity")] = False,
+    compare: Annotated[Path | None, _analysis("FILE", _COMPARE)] = None,
+    json_file: Annotated[str | None, _output("OUT.json", _JSON, "--json")] = None,
+    requests_out: Annotated[Path | None, _output("OUT.csv", "Write one row per request, in workload order.")] = None,
+    chrome_trace: Annotated[Path | None, _output("T.json", "Write a trace for Perfetto.")] = None,
+    trace_window: Annotated[str | None, _output("A..B", "Part of the run in the trace: 10s..20s.")] = None,
+    time_series: Annotated[Path | None, _output("FILE", _SERIES)] = None,
+    time_step: Annotated[float, _output("S", "Seconds between rows of the time series.")] = 1.0,
+    artefact: Annotated[Path | None, _output("DIR", "Keep the run with all of its inputs in a new folder.")] = None,
     processes: Annotated[int | None, option("N", "Processes to use where replicas do not interact.", min=1)] = None,
-    artefact: Annotated[Path | None, option("DIR", "Keep the run with all of its inputs in a new folder.")] = None,
     version: VersionFlag = False,
 ) -> None:
     """Simulate how a deployment serves a workload: latencies, throughput, power and where the time goes."""

@@ -146,7 +146,7 @@ class RequestedOutputs:
     time_step_s: float
     explain: bool
     compare: Path | None = None
-    by_length: bool = False  # the key `complexity`, whose quantile regression imports scipy
+    by_length: bool = False  # the key `complexity`, a regression over all requests
 
     def __post_init__(self) -> None:
         """Check the outputs before the run.

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from calibration.accuracy.stated_error import in_words
+from catalogs.deployments.layout import Layout
 from catalogs.statistics import QUANTILES
 from catalogs.ui.terminal import open_console, text_table
 from catalogs.ui.words import counted, digits, percent
@@ -97,13 +98,12 @@ def _fleet(metrics: dict[str, Any]) -> list[str]:
 
 
 def _deployment_line(deployment: dict[str, Any]) -> str:
-    degrees = {"pp": deployment["pipeline_parallel"], "dp": deployment["data_parallel"]}
-    ranks = f"tp{deployment['tensor_parallel']}" + "".join(f" {s}{n}" for s, n in degrees.items() if n > 1)
+    replicas = f"{counted(deployment['replicas'], 'replica')} x {Layout.of(deployment).words}"
     return (
         f"{deployment['model']} ({deployment['weight_dtype']}, KV {deployment['kv_dtype']}) "
         f"on {deployment['hardware']}, "
-        f"{deployment['engine']} {deployment['engine_version']}, {deployment['replicas']} x {ranks}"
-        f"{' ep' if deployment['expert_parallel'] else ''}, {deployment['max_num_seqs']} seqs, "
+        f"{deployment['engine']} {deployment['engine_version']}, {replicas}, "
+        f"{deployment['max_num_seqs']} seqs, "
         f"{deployment['max_num_batched_tokens']} batched tokens, max_model_len {deployment['max_model_len']}"
     )
 

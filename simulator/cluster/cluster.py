@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, isnan, nan
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -44,7 +44,7 @@ class Controller(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of a run; fast_forward, check_laws and processes do not change its results."""
+    """The options of a run; fast_forward, check_laws, processes and spread do not change its results."""
 
     fast_forward: bool = True
     seed: int | None = None  # for materialising a workload; the simulation itself draws nothing
@@ -58,6 +58,8 @@ class RunOptions:
     controllers: tuple[Controller, ...] = ()
     journal: EventLog | None = None  # the log to which the run appends its events
     processes: int = 1  # number of processes that share independent replicas (simulator/cluster/parallel.py)
+    # Computes a function, which can be pickled, for 0 to n - 1 on other machines; None: on this one
+    spread: Callable[[Callable[[int], Any], int], Sequence[Any]] | None = None
 
 
 class Cluster:
@@ -335,10 +337,11 @@ class Cluster:
     def _hand_over(self, source_index: int, request: Request) -> bool:
         """Transfer a computed prompt to a decode replica; return False if its single output token was the last."""
         index, now, source = request.index, self.clock.now, self.replicas[source_index]
-        computes_again = self.options.hand_over.first_token == "decode"
+        shown = self.options.hand_over.first_token
+        computes_again = shown == "decode"
         if self._output_tokens[index] == 1 and not computes_again:
             return False
-        if computes_again:
+        if shown != "prefill":
             self.results.first_token_s[index] = nan
         follower = request.follower(with_first=not computes_again)
         follower.last_token_s = now
@@ -367,9 +370,7 @@ class Cluster:
             return  # the blocks were lost with their source, and the request has restarted
         if target.removed_s > now:
             results.replica[request.index] = target.index
-            if self.options.hand_over.first_token == "arrival":
-                results.first_token_s[request.index] = now + target.rules.host.output_s
-                follower.last_token_s = now
+            follower.announces = self.options.hand_over.first_token == "admission"
             target.receive(follower)
         else:
             self._restart(request.index)

@@ -26,8 +26,10 @@ from simulator.network.collectives import NETWORK_LATENCY_S, NODE_LATENCY_S
 class RankPath:
     """The transfer path between the ranks of two pools.
 
-    All ranks send and receive their parts at the same time, and the slower end determines the duration. The rates are
-    the nominal link rates in one direction per accelerator, without a deduction for protocol overhead.
+    All ranks send and receive their parts at the same time, and the slower end determines the duration. Where several
+    ranks of the target hold the same keys (latent attention under tensor parallelism), the source sends a copy to each
+    of them. The rates are the nominal link rates in one direction per accelerator, without a deduction for protocol
+    overhead.
     """
 
     source: Shard
@@ -48,8 +50,9 @@ class RankPath:
     def load(self, tokens: int) -> LinkLoad:
         """Return the load that the blocks of `tokens` tokens put on the links."""
         drafter = tokens * self.drafter_bytes_per_token
-        sent = sequence_bytes(self.source, tokens) + drafter
         received = sequence_bytes(self.target, tokens) + drafter
+        copies = received * self.target.tp / self.source.tp  # sent by each rank if all ranks of the source send alike
+        sent = max(sequence_bytes(self.source, tokens) + drafter, copies)
         return LinkLoad(sent, sent / self.source_bytes_per_s, received / self.target_bytes_per_s)
 
     @classmethod

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -35,14 +35,14 @@ _COLUMNS: Final = (*INSTANTS, "cached_tokens", "preemptions", "status")
 def independent_cluster(pools: Sequence[Pool], requests: RequestSet, options: RunOptions) -> Cluster | None:
     """Return the cluster of a run with independent replicas, not started; None if replicas may interact."""
     if (
-        options.processes < 2
+        (options.processes < 2 and options.spread is None)
         or options.controllers
         or options.journal is not None
         or requests.concurrency is not None
         or requests.graph is not None
         or any(pool.role != "both" or pool.rules.speculation for pool in pools)  # drafts are drawn by workload row
         or any(pool.rules.offload is not None and pool.rules.offload.shared for pool in pools)
-        or "fork" not in multiprocessing.get_all_start_methods()
+        or (options.spread is None and "fork" not in multiprocessing.get_all_start_methods())
     ):
         return None
     cluster = Cluster(pools, requests, options)
@@ -57,6 +57,39 @@ class _ReplicaResult(NamedTuple):
     replica: ReplicaRun
 
 
+@dataclass(frozen=True, slots=True)
+class _ReplicaSimulation:
+    """Simulates single replicas of a fleet. It can be sent to another machine.
+
+    Attributes:
+        pools: The pools of the fleet.
+        pool_of: The pool of each replica.
+        requests: The requests of the fleet.
+        arrival_s: When each request reaches the router, in seconds. Shape (requests,).
+        rows: The requests of each replica.
+        options: The options of the run of one replica.
+    """
+
+    pools: tuple[Pool, ...]
+    pool_of: tuple[int, ...]
+    requests: RequestSet
+    arrival_s: FloatArray
+    rows: tuple[IntArray, ...]
+    options: RunOptions
+
+    def __call__(self, i: int) -> _ReplicaResult:
+        """Return the results of one replica."""
+        number, rows = self.pool_of[i], self.rows[i]
+        pool, declared = self.pools[number], int(self.requests.output_tokens.max()) if self.requests.n else 0
+        rules = replace(pool.rules, max_output_tokens=max(pool.rules.max_output_tokens, declared))
+        part = Cluster([replace(pool, rules=rules, replicas=1)], self.requests.taken(rows), self.options)
+        part.known_arrivals_s = self.arrival_s[rows]
+        part.run()
+        run = Run.of(part)
+        columns = {name: getattr(run, name) for name in (*_COLUMNS, "replica")}
+        return _ReplicaResult(columns, run.gaps_s, replace(run.replicas[0], pool=number))
+
+
 _simulate_one: Callable[[int], _ReplicaResult] | None = None  # set before processes fork, which inherit it
 
 
@@ -66,41 +99,28 @@ def _result(i: int) -> _ReplicaResult:
 
 
 def run_independent(cluster: Cluster) -> Run:
-    """Run a cluster that `independent_cluster` returned, one replica at a time, in several processes."""
-    global _simulate_one
+    """Run a cluster that `independent_cluster` returned, one replica at a time, in several processes or elsewhere."""
     requests, options = cluster.requests, cluster.options
     arrival_s = cluster.router_arrivals_s()
     assigned, refused = _assign(cluster, np.argsort(arrival_s, kind="stable"))
     order = np.argsort(assigned, kind="stable")
     n = len(cluster.replicas)
     rows = [order[a:b] for a, b in pairwise(np.searchsorted(assigned[order], np.arange(n + 1)))]
-    declared = int(requests.output_tokens.max()) if requests.n else 0
-    alone = replace(options, processes=1, router="round_robin")
-
-    def simulate_one(i: int) -> _ReplicaResult:
-        number = cluster.replicas[i].pool
-        pool = cluster.pools[number].pool
-        rules = replace(pool.rules, max_output_tokens=max(pool.rules.max_output_tokens, declared))
-        part = Cluster([replace(pool, rules=rules, replicas=1)], requests.taken(rows[i]), alone)
-        part.known_arrivals_s = arrival_s[rows[i]]
-        part.run()
-        run = Run.of(part)
-        columns = {name: getattr(run, name) for name in (*_COLUMNS, "replica")}
-        return _ReplicaResult(columns, run.gaps_s, replace(run.replicas[0], pool=number))
-
+    work = _ReplicaSimulation(
+        tuple(opened.pool for opened in cluster.pools),
+        tuple(replica.pool for replica in cluster.replicas),
+        requests,
+        arrival_s,
+        tuple(rows),
+        replace(options, processes=1, spread=None, router="round_robin"),
+    )
     horizon_s = np.inf if options.horizon_s is None else options.horizon_s
     status = np.where(requests.arrival_s <= horizon_s, UNFINISHED, NOT_SENT)
     status = np.where((refused > 0) & (arrival_s <= horizon_s), refused, status).astype(np.int64)
     routed_s = np.where(arrival_s <= horizon_s, arrival_s, np.nan)
     sent_s = np.array(requests.arrival_s)
     whole = replace(Run.of(cluster), arrival_s=sent_s, routed_s=routed_s, status=status)  # no request was served yet
-    _simulate_one = simulate_one
-    try:
-        with multiprocessing.get_context("fork").Pool(min(options.processes, max(1, n))) as workers:
-            chunk = max(1, n // (8 * options.processes))
-            results = list(workers.imap(_result, range(n), chunksize=chunk))
-    finally:
-        _simulate_one = None
+    results = list(options.spread(work, n)) if options.spread is not None else _forked(work, n, options.processes)
     columns = {name: getattr(whole, name) for name in (*_COLUMNS, "replica")}
     for i, (mine, result) in enumerate(zip(rows, results, strict=True)):
         for name in _COLUMNS:
@@ -108,6 +128,17 @@ def run_independent(cluster: Cluster) -> Run:
         columns["replica"][mine[result.columns["replica"] >= 0]] = i
     gaps_s = np.sort(np.concatenate([result.gaps_s for result in results]))
     return replace(whole, gaps_s=gaps_s, replicas=tuple(result.replica for result in results), **columns)
+
+
+def _forked(work: _ReplicaSimulation, n: int, processes: int) -> list[_ReplicaResult]:
+    """Return the results of all replicas, simulated in processes that inherit the work."""
+    global _simulate_one
+    _simulate_one = work
+    try:
+        with multiprocessing.get_context("fork").Pool(min(processes, max(1, n))) as workers:
+            return list(workers.imap(_result, range(n), chunksize=max(1, n // (8 * processes))))
+    finally:
+        _simulate_one = None
 
 
 def _assign(cluster: Cluster, order: IntArray) -> tuple[IntArray, IntArray]:

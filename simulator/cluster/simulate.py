@@ -99,7 +99,7 @@ def run_pools(pools: Sequence[Pool], requests: RequestSet, options: RunOptions |
 
 
 def _run(pools: Sequence[Pool], requests: RequestSet, options: RunOptions) -> Run:
-    if options.processes > 1:
+    if options.processes > 1 or options.spread is not None:
         from simulator.cluster.parallel import independent_cluster, run_independent
 
         independent = independent_cluster(pools, requests, options)
@@ -145,12 +145,14 @@ def engine_rules(compiled: CompiledDeployment, seed: int = 0) -> EngineRules:
     one scheduler represents the whole group: imbalance between ranks is not simulated, and a single prompt may use more
     than one rank's budget in a step.
 
+    Replicas that only prefill or only decode have no receive interval: decode servers look for transferred requests
+    before every step, and no published recipe sets an interval for either kind of server.
+
     Raises:
         InputError: If the KV cache has no blocks.
     """
     resolved, limits, engine = compiled.resolved, compiled.resolved.limits, compiled.resolved.engine
     ranks, stages = resolved.layout.data_parallel, resolved.batches_in_flight
-    unit = resolved.hardware.accelerator
     if compiled.memory.kv_blocks < 1:
         raise InputError("the KV cache has no blocks", compiled.memory.kv_blocks)
     shared: dict[str, Any] = {name: getattr(engine, name) for name in ENGINE_RULES} | asdict(limits)
@@ -159,6 +161,10 @@ def engine_rules(compiled: CompiledDeployment, seed: int = 0) -> EngineRules:
         "max_num_batched_tokens": limits.max_num_batched_tokens * ranks,
         "kv_blocks": compiled.memory.kv_blocks * ranks,
     }
+    if resolved.role == "decode":
+        shared["balance_steps"] = 0  # it is prompts that wait for each other
+    if resolved.role != "both":
+        shared["receiving"] = None
     return EngineRules(
         **shared,
         lag=1 if engine.async_scheduling and stages == 1 else 0,
@@ -176,7 +182,6 @@ def engine_rules(compiled: CompiledDeployment, seed: int = 0) -> EngineRules:
         encoder_limits=encoder_limits(resolved),
         encoder_tokens=resolved.model.encoder_tokens if resolved.model.is_encoder_decoder else 0,
         side_tokens=resolved.side_tokens,
-        receiving=engine.limits_rule(unit.memory_bytes, unit.name, unit.kind).receiving,
     )
 
 

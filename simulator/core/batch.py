@@ -91,6 +91,7 @@ class BatchShape:
         "prefill_tokens",
         "queries",
         "ranks",
+        "undrafted",
     )
 
     def __init__(
@@ -116,6 +117,7 @@ class BatchShape:
         self.passes = passes  # times the weights are read: more than once if the step runs in parts
         self.ranks = ranks  # shares of the ranks that step together (None: a dummy batch)
         self.queries = 1  # tokens computed for each decode: its last token plus the drafts
+        self.undrafted = 0  # decodes that bring their last token alone, because no drafts were found for them
         self.accepted = 0  # accepted drafts, which are output in addition to one token for each of `logits`
 
     def __eq__(self, other: object) -> bool:
@@ -126,7 +128,7 @@ class BatchShape:
         """Return all counts in one order, by which shapes are compared."""
         prompts = (self.prefill_tokens, self.prefill_pairs, self.prefill_chunks)
         decodes = (self.decodes, self.decode_context_sum, self.decode_context_max, self.queries, self.accepted)
-        return (*prompts, *decodes, self.logits, self.passes, self.ranks)
+        return (*prompts, *decodes, self.undrafted, self.logits, self.passes, self.ranks)
 
     def __repr__(self) -> str:
         prompts = f"prefill_tokens={self.prefill_tokens}, prefill_chunks={self.prefill_chunks}"
@@ -136,7 +138,7 @@ class BatchShape:
     @property
     def tokens(self) -> int:
         """Return the total number of tokens that the step computes."""
-        return self.prefill_tokens + self.decodes * self.queries
+        return self.prefill_tokens + self.decodes * self.queries - self.undrafted * (self.queries - 1)
 
     @property
     def chunk_tokens(self) -> float:
@@ -169,7 +171,7 @@ class BatchShape:
             self.passes,
             self.ranks,
         )
-        shape.queries, shape.accepted = self.queries, self.accepted
+        shape.queries, shape.accepted, shape.undrafted = self.queries, self.accepted, self.undrafted
         for name, count in counts.items():
             setattr(shape, name, count)
         return shape
@@ -226,6 +228,7 @@ class Batch(BatchShape):
         self.passes = passes
         self.ranks = ranks
         self.queries = 1
+        self.undrafted = 0
         self.accepted = 0
         self.admitted: tuple[Request, ...] = ()  # requests scheduled for the first time in this step
         self.prompted: tuple[Request, ...] = ()  # requests that complete their prompt and emit a token in this step
@@ -248,7 +251,7 @@ class Batch(BatchShape):
 
 def together(ranks: Sequence[Batch | None]) -> Batch:
     """Combine the batches of several ranks into one step (None: a rank that runs a dummy batch)."""
-    prompts = chunks = decodes = logits = accepted = 0
+    prompts = chunks = decodes = logits = accepted = undrafted = 0
     pairs, context_sum, context_max, queries = 0.0, 0.0, 0.0, 1
     events: list[Batch] = []
     for part in ranks:
@@ -260,7 +263,7 @@ def together(ranks: Sequence[Batch | None]) -> Batch:
             context_sum += part.decode_context_sum
             if part.decode_context_max > context_max:
                 context_max = part.decode_context_max
-            queries, accepted = part.queries, accepted + part.accepted
+            queries, accepted, undrafted = part.queries, accepted + part.accepted, undrafted + part.undrafted
         if part.prefill_tokens:
             prompts += part.prefill_tokens
             pairs += part.prefill_pairs
@@ -269,7 +272,7 @@ def together(ranks: Sequence[Batch | None]) -> Batch:
         elif part.prefilled:
             events.append(part)
     batch = Batch(prompts, pairs, chunks, decodes, context_sum, context_max, logits, 1, tuple(ranks))
-    batch.queries, batch.accepted = queries, accepted
+    batch.queries, batch.accepted, batch.undrafted = queries, accepted, undrafted
     for part in events:
         batch.admitted += part.admitted
         batch.prompted += part.prompted

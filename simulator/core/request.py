@@ -28,6 +28,7 @@ class Request:
     __slots__ = (
         "adapter",
         "advances",
+        "announces",
         "base_tokens",
         "brought_tokens",
         "cached_tokens",
@@ -77,6 +78,7 @@ class Request:
         self.gone = False  # whether the client has given up
         self.retired = False  # whether its last token is in flight, so that nothing is left to schedule
         self.emitted = False  # whether its first token has been output
+        self.announces = False  # whether the token that it brought is output when it is scheduled here
         self.adapter = -1  # index of the requested LoRA adapter; -1: none
         self.media: tuple[PromptItem, ...] = ()  # in the order of the prompt
         self.advances: AcceptedDrafts | None = None  # its rounds of speculative decoding

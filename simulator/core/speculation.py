@@ -24,31 +24,45 @@ _GOLDEN, _MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
 class AcceptedDrafts:
     """The number of tokens that one request gains in each of its speculative rounds."""
 
-    __slots__ = ("_key", "_rules", "_tokens", "before", "held_blocks", "in_flight", "last_round", "round", "surplus")
+    __slots__ = (
+        "_key",
+        "_rules",
+        "_tokens",
+        "before",
+        "drafted",
+        "held_blocks",
+        "in_flight",
+        "last_round",
+        "round",
+        "surplus",
+    )
 
     def __init__(self, rules: SpeculationRules, index: int) -> None:
         self._rules = rules
         self._key = _mixed(np.array([(rules.seed * _GOLDEN + index + 1) & _MASK], dtype=np.uint64))
-        self._tokens: list[int] = []
+        self._tokens: list[int] = []  # of each round; 0: no drafts were found, and the round gives one token
         self.round = 0  # the next round
         self.last_round = -1  # the round count at which the request ends, once that is known
         self.surplus = 0  # tokens of the last round beyond the request's end
+        self.drafted = True  # whether the most recently scheduled round brought drafts
         self.before = 0  # cached tokens before the most recently scheduled round
         self.in_flight = 0  # tokens of that round that are rolled back: rejected drafts
         self.held_blocks = 0  # blocks held while decoding, including those beyond its tokens
 
     def take(self) -> int:
         """Schedule the next round and return its number of output tokens."""
-        tokens = self._at(self.round)
+        drawn = self._at(self.round)
         self.round += 1
-        self.in_flight = self._rules.queries - tokens
+        self.drafted = drawn > 0
+        tokens = drawn or 1
+        self.in_flight = self._rules.queries - tokens if drawn else 0
         return tokens
 
     def rounds_for(self, tokens: int) -> int:
         """Return the number of further rounds that give `tokens` tokens, after which the request ends."""
         rounds = given = 0
         while given < tokens:
-            given += self._at(self.round + rounds)
+            given += self._at(self.round + rounds) or 1
             rounds += 1
         self.last_round, self.surplus = self.round + rounds, given - tokens
         return rounds
@@ -59,10 +73,12 @@ class AcceptedDrafts:
         return self._tokens[number]
 
     def _draw(self, first: int) -> list[int]:
-        """Return the tokens of DRAWN rounds starting at `first`: one each plus the accepted drafts."""
+        """Return the tokens of DRAWN rounds from `first` on: one each plus the accepted drafts, or 0 without drafts."""
         bits = _mixed(np.arange(first + 1, first + 1 + DRAWN, dtype=np.uint64) * np.uint64(_GOLDEN) + self._key)
         chance = (bits >> np.uint64(11)) * 2.0**-53
-        drawn: list[int] = (1 + (chance[:, None] < np.array(self._rules.rates)).sum(axis=1)).tolist()
+        found = self._rules.draft_rate
+        tokens = 1 + (chance[:, None] < found * np.array(self._rules.rates)).sum(axis=1)
+        drawn: list[int] = np.where(chance < found, tokens, 0).tolist()
         return drawn
 
 
@@ -81,8 +97,9 @@ class SpeculationRules:
 
     Attributes:
         queries: Tokens that each decode computes per step.
-        rates: `rates[i]` is the fraction of rounds in which at least i + 1 consecutive drafts are accepted. The
-            values never increase with i.
+        rates: `rates[i]` is the fraction of rounds with drafts in which at least i + 1 consecutive drafts are accepted.
+            The values never increase with i.
+        draft_rate: The fraction of rounds for which the drafter finds drafts; below 1 only for n-gram lookup.
         lookahead_tokens: KV slots that the drafter needs beyond those of the step's tokens.
         budget_tokens: Tokens of the step's token budget that each decode takes beyond its queries.
         recomputes_block: Whether a cached prefix is used without its last block.
@@ -91,6 +108,7 @@ class SpeculationRules:
 
     queries: int
     rates: tuple[float, ...]
+    draft_rate: float = 1.0
     lookahead_tokens: int = 0
     budget_tokens: int = 0
     recomputes_block: bool = False
@@ -111,5 +129,5 @@ class SpeculationRules:
     @classmethod
     def of(cls, options: Speculation, seed: int) -> Self:
         """Return the rules of a deployment's replicas; `seed` is the seed of the accepted drafts."""
-        names = ("queries", "rates", "lookahead_tokens", "budget_tokens", "recomputes_block")
+        names = ("queries", "rates", "draft_rate", "lookahead_tokens", "budget_tokens", "recomputes_block")
         return cls(**{name: getattr(options, name) for name in names}, seed=seed)

@@ -27,11 +27,11 @@ class _Column:
 
 
 class StepLog:
-    """An append-only log of 120 bytes per row, with columns as float64 arrays (counts are exact below 2**53).
+    """An append-only log of 128 bytes per row, with columns as float64 arrays (counts are exact below 2**53).
 
     The items that steps encode take another 56 bytes for each row that has any.
 
-    The log of ranks that step together has 56 additional bytes per row and rank, for the share of each rank.
+    The log of ranks that step together has 64 additional bytes per row and rank, for the share of each rank.
     """
 
     __slots__ = ("_encodings", "_shares", "_values", "n_ranks")
@@ -44,6 +44,7 @@ class StepLog:
     decodes = _Column()  # the same in every step of the row
     context_sum = _Column()  # of the first step; step j (0-based) has context_sum + j * decodes
     context_max = _Column()  # of the first step; step j has context_max + j
+    undrafted = _Column()  # decodes without drafts, where speculative decoding found none; rows with any have one step
     logits = _Column()
     first_s = _Column()  # duration of the first step; step j takes first_s + j * slope_s
     slope_s = _Column()
@@ -86,6 +87,7 @@ class StepLog:
             shape.decodes,
             shape.decode_context_sum,
             shape.decode_context_max,
+            shape.undrafted,
             shape.logits,
             first_s,
             slope_s,
@@ -119,7 +121,7 @@ class StepLog:
         return column
 
     def table(self) -> FloatArray:
-        """Return a copy of all rows. Shape (rows, 21), columns in the order of COLUMNS."""
+        """Return a copy of all rows. Shape (rows, 22), columns in the order of COLUMNS."""
         table = np.zeros((len(self), len(COLUMNS)))
         table[:, :_N_STORED] = np.array(self._values, dtype=np.float64).reshape(-1, _N_STORED)
         if self._encodings:
@@ -134,7 +136,7 @@ class StepLog:
 
     @property
     def shares(self) -> FloatArray:
-        """Return the share of each rank in the first step of each row. Shape (rows, ranks, 7), columns OWN."""
+        """Return the share of each rank in the first step of each row. Shape (rows, ranks, 8), columns OWN."""
         return np.array(self._shares, dtype=np.float64).reshape(len(self), self.n_ranks, _N_OWN)
 
     def decoding(self, row: int) -> list[BatchShape | None]:
@@ -222,5 +224,6 @@ def _share(shape: BatchShape) -> bytes:
         shape.decodes,
         shape.decode_context_sum,
         shape.decode_context_max,
+        shape.undrafted,
         shape.logits,
     )

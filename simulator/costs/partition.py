@@ -42,6 +42,7 @@ class BatchRows:
     decodes: FloatArray
     mean_context: FloatArray  # mean over the decodes
     max_context: FloatArray
+    undrafted: FloatArray  # decodes that bring no drafts
     logits: FloatArray
     passes: FloatArray
     vision_units: FloatArray
@@ -65,7 +66,7 @@ class BatchRows:
         means = columns["context_sum"] / np.maximum(decodes, 1.0) + later, columns["context_max"] + later
         prompts = columns["prefill_tokens"], columns["prefill_pairs"], columns["prefill_chunks"]
         encoded = (columns[name] for name in ENCODED)
-        return cls(*prompts, decodes, *means, columns["logits"], columns["passes"], *encoded)
+        return cls(*prompts, decodes, *means, columns["undrafted"], columns["logits"], columns["passes"], *encoded)
 
     @classmethod
     def of_ranks(cls, table: FloatArray, shares: FloatArray, step: FloatArray | None = None) -> list[BatchRows]:
@@ -73,7 +74,7 @@ class BatchRows:
 
         Args:
             table: Rows of a `StepLog` of ranks. Shape (rows, columns).
-            shares: The share of each rank in every row. Shape (rows, ranks, 7).
+            shares: The share of each rank in every row. Shape (rows, ranks, 8).
             step: As in `of_log`.
         """
         return [cls.of_log(with_share(table, shares[:, rank]), step) for rank in range(shares.shape[1])]
@@ -128,6 +129,7 @@ class BatchRows:
             decodes=decodes,
             mean_context=(self.mean_context * self.decodes + ends * chunks) / np.maximum(decodes, 1.0),
             max_context=np.where(chunks > 0, np.maximum(self.max_context, ends), self.max_context),
+            undrafted=np.zeros_like(chunks),
             logits=decodes,
             passes=np.ones_like(chunks),
         )
@@ -139,7 +141,7 @@ class BatchPartition:
 
     Decodes are divided over `decode_ranks`. Whole prompts are divided over `prompt_ranks`, and the tokens of each
     prompt over `context_ranks`. Experts compute the tokens of `group_ranks`. A decode brings `queries` tokens, of which
-    `scored` get logits.
+    `scored` get logits; the decodes of a batch for which no drafts were found bring one token with logits.
     """
 
     decode_ranks: int
@@ -179,11 +181,16 @@ class BatchPartition:
         """
         n, prompts, chunks, ranks = batch.decodes, batch.prefill_tokens, batch.prefill_chunks, self.decode_ranks
         held, logits, further = n * self.queries + prompts, batch.logits + n * (self.scored - 1), batch.passes - 1
+        drafts, without = self.queries - 1, batch.undrafted
+        if drafts:
+            held, logits = held - without * drafts, logits - without * (self.scored - 1)
         if ranks == 1 and self.context_ranks == 1:  # one rank computes all
             return held, held, logits, further, n, chunks
         most, decodes = self.prompt_ranks, -(-n // ranks)
         parts = np.clip(chunks, 1.0, most) if isinstance(chunks, np.ndarray) else max(1, min(chunks, most))
         tokens = decodes * self.queries + -(-prompts // (parts * self.context_ranks))
+        if drafts:
+            tokens = tokens - without // ranks * drafts
         return tokens, held, -(-logits // ranks), further, decodes, chunks / parts
 
     def eager_group_tokens(self, tokens: Any, batch_tokens: Any) -> Any:

@@ -19,6 +19,10 @@ from simulator.network.collectives import CollectiveSpan, Network
 
 N_CLASSES: Final = len(CLASSES)
 
+#: Share of the multiprocessors that the normal kernels of DeepEP occupy: 20 of 132 (Buffer.num_sms, VLLM_DBO_COMM_SMS).
+#: The low-latency kernels receive through hooks and occupy none meanwhile.
+EXCHANGE_SMS: Final = 20 / 132
+
 QUANTISE_BYTES: Final = 3.0  # moved for each element that is quantised: 16 bit in, 8 bit out
 
 JOULES: Final = N_CLASSES  # of one accelerator
@@ -58,9 +62,11 @@ class Pricer:
         for line in lines:
             if line.name == "kv_write" and self.source.attention_writes_cache:
                 continue  # measured together with attention
+            if line.name == "routing" and self.source.experts_are_chosen:
+                continue  # measured together with the experts
             cost = self._cost(line)
             self.families.setdefault(line.kind, set()).add(line.op.family)
-            seconds = np.broadcast_to(cost.seconds, shape) * line.count * line.runs
+            seconds = np.broadcast_to(cost.seconds, shape) * line.count * line.runs * line.parts
             measured = (np.broadcast_to(cost.origin, shape) == MEASURED) & at_nodes
             known = np.broadcast_to(cost.origin, shape) <= INTERPOLATED
             total[..., CLASSES.index(line.kind)] += seconds
@@ -88,7 +94,21 @@ class Pricer:
         else:
             alone = self._send(op, line) if op.kind == "send_recv" else self._collective(op, line.stride)
         skew_s = self.collective_skew_s if op.ranks > 1 and line.skewed else 0.0
-        return replace(alone, seconds=alone.seconds + skew_s)
+        whole = replace(alone, seconds=alone.seconds + skew_s)
+        return self._exposed(whole, line) if line.behind else whole
+
+    def _exposed(self, whole: Cost, line: OperatorCall) -> Cost:
+        """Return the cost of an exchange that runs while the kernels of the other half of the step run.
+
+        What exceeds half of their time is exposed (the other half hides the second exchange of the layer). The normal
+        kernels of the exchange occupy multiprocessors, so that the kernels beside them take longer: at least this share
+        of the overlapped time is exposed.
+        """
+        per_layer = (self._cost(call).seconds * (call.count / line.count) for call in line.behind)
+        hiding = sum(per_layer, start=np.zeros(())) / 2
+        taken = 0.0 if line.routing is None or line.routing.low_latency else EXCHANGE_SMS
+        exposed = np.maximum(whole.seconds - hiding, taken * np.minimum(whole.seconds, hiding))
+        return replace(whole, seconds=np.where(np.asarray(line.parts) > 1.0, exposed, whole.seconds))
 
     def _without_quantisation(self, op: Gemm) -> Cost:
         """Return the cost of a product without the kernel that quantises its 16-bit input, which its rows include."""

@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from calibration.families.elementwise import SEGMENTED_ROWS
 from calibration.operators.cost import CostSource
 from catalogs.arrays import FloatArray, IntArray
 from catalogs.deployments.resolved import ResolvedDeployment
@@ -312,7 +313,8 @@ def _token_table(lines: TokenLines, pricer: Pricer, sizes: FloatArray, top: int)
 
 
 def _logits_table(lines: StepCalls, pricer: Pricer, top: int) -> MultilinearTable:
-    nodes = spaced(1, top, LOGITS_NODES)
+    bend = (SEGMENTED_ROWS - 1.0, float(SEGMENTED_ROWS)) if lines.shard.sorts_logits else ()
+    nodes = spaced(1, top, LOGITS_NODES, bend)
     values = pricer.price(lines.logits(nodes), nodes.shape)
     return MultilinearTable((np.concatenate([[0.0], nodes]),), np.concatenate([np.zeros((1, N_CHANNELS)), values]))
 

@@ -20,8 +20,9 @@ from simulator.costs.terms import Term
 from simulator.layers.operator_call import CLASSES
 
 #: Power of an accelerator between kernels, as a share of the range from idle power to TDP: clocks stay high while no
-#: unit works. This is an assumption (an H100 in P0 with a context draws some 110-130 W, compared with 70 W idle).
-GAP_POWER_SHARE: Final = 0.08
+#: unit works. H100 boards of 700 W at high clocks with a loaded process and nothing to do read 109 to 145 W, 133 in the
+#: mean of seven (NCCL issue 1550, gpu-burn issue 114), where the catalog's idle power is 115.
+GAP_POWER_SHARE: Final = 0.03
 
 #: Assumed relative error of operator times from the uncalibrated roofline. This is a default, not a measurement.
 ROOFLINE_ERROR: Final = 0.3

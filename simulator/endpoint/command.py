@@ -11,8 +11,8 @@ import typer
 
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.output_files import check_targets, write_json
+from catalogs.ui.shared_options import options_of
 from catalogs.ui.words import parse_duration
-from simulator.cli.main import option
 
 if TYPE_CHECKING:
     from simulator.endpoint.identification import Identification
@@ -23,35 +23,38 @@ MOST_REQUESTS: Final = 10_000
 
 MOST_CONCURRENCY: Final = 256
 
+_load, _server, _identity = options_of("Load"), options_of("Server"), options_of("Identification")
+_prices, _output = options_of("Prices"), options_of("Output")
+
 
 def endpoint(
     url: Annotated[str, typer.Argument(metavar="URL", help="Address of the server, such as http://localhost:8000/v1.")],
-    prompt: Annotated[str | None, option("TEXT", "Send this text, and print the answer.")] = None,
-    workload: Annotated[str | None, option("W", "Workload with the lengths of the requests: a name or a file.")] = None,
-    concurrency: Annotated[str, option("N,N", "Requests under way at once, one number for each level.")] = "1,4,16",
-    requests: Annotated[int, option("N", "Requests of each level, at least.")] = 15,
-    output_tokens: Annotated[int, option("N", "The most tokens of an answer to --prompt.")] = 128,
-    form: Annotated[str, option("NAME", "Form of the requests: chat, completions or vertex.")] = "chat",
-    served: Annotated[str | None, option("NAME", "Model name at the endpoint; default: its first.")] = None,
-    key_env: Annotated[str | None, option("VARIABLE", "Environment variable with the endpoint's API key.")] = None,
-    extra: Annotated[str | None, option("JSON", "Further keys of each request: '{\"ignore_eos\": true}'.")] = None,
-    stream: Annotated[bool, typer.Option(help="Ask for the text token by token.")] = True,
-    timeout: Annotated[str, option("TIME", "Limit of each reply.")] = "60s",
-    limit: Annotated[str, option("TIME", "Limit of the whole measurement.")] = "10m",
+    form: Annotated[str, _server("NAME", "Form of the requests: chat, completions or vertex.")] = "chat",
+    served: Annotated[str | None, _server("NAME", "Model name at the endpoint; default: its first.")] = None,
+    key_env: Annotated[str | None, _server("VARIABLE", "Environment variable with the endpoint's API key.")] = None,
+    extra: Annotated[str | None, _server("JSON", "Further keys of each request: '{\"ignore_eos\": true}'.")] = None,
+    stream: Annotated[bool, _server(None, "Ask for the text token by token.")] = True,
+    timeout: Annotated[str, _server("TIME", "Limit of each reply.")] = "60s",
+    prompt: Annotated[str | None, _load("TEXT", "Send this text, and print the answer.")] = None,
+    workload: Annotated[str | None, _load("W", "Workload with the lengths of the requests: a name or a file.")] = None,
+    concurrency: Annotated[str, _load("N,N", "Requests under way at once, one number for each level.")] = "1,4,16",
+    requests: Annotated[int, _load("N", "Requests of each level, at least.")] = 15,
+    output_tokens: Annotated[int, _load("N", "The most tokens of an answer to --prompt.")] = 128,
+    limit: Annotated[str, _load("TIME", "Limit of the whole measurement.")] = "10m",
+    seed: Annotated[int, _load("N", "Seed of lengths and words.")] = 0,
+    identify: Annotated[bool, _identity(None, "Find hardware and engines that would have these latencies.")] = True,
     model: Annotated[
-        str | None, option("NAME|DIR", "The served model in the catalog; default: that of the served name.")
+        str | None, _identity("NAME|DIR", "The served model in the catalog; default: that of the served name.")
     ] = None,
-    hw: Annotated[str | None, option("H,H", "Hardware to compare with; default: all of the catalog.")] = None,
-    engine: Annotated[str | None, option("E,E", "Engines to compare with; default: five.")] = None,
-    identify: Annotated[bool, typer.Option(help="Find hardware and engines that would have these latencies.")] = True,
-    usd_per_million_input: Annotated[float | None, option("USD", "Price of a million tokens of prompts.")] = None,
-    usd_per_million_output: Annotated[float | None, option("USD", "Price of a million generated tokens.")] = None,
-    usd_per_hour: Annotated[float | None, option("USD", "Price of the machines behind the endpoint.")] = None,
-    seed: Annotated[int, option("N", "Seed of lengths and words.")] = 0,
+    hw: Annotated[str | None, _identity("H,H", "Hardware to compare with; default: all of the catalog.")] = None,
+    engine: Annotated[str | None, _identity("E,E", "Engines to compare with; default: five.")] = None,
+    usd_per_million_input: Annotated[float | None, _prices("USD", "Price of a million tokens of prompts.")] = None,
+    usd_per_million_output: Annotated[float | None, _prices("USD", "Price of a million generated tokens.")] = None,
+    usd_per_hour: Annotated[float | None, _prices("USD", "Price of the machines behind the endpoint.")] = None,
     machine: Annotated[
-        Path | None, option("DIR", "Sample this machine during the measurement (for calibrate machine show DIR).")
+        Path | None, _output("DIR", "Sample this machine during the measurement (for calibrate machine show DIR).")
     ] = None,
-    json_file: Annotated[str | None, option("FILE", "Write JSON to FILE, or - for stdout.", "--json")] = None,
+    json_file: Annotated[str | None, _output("FILE", "Write JSON to FILE, or - for stdout.", "--json")] = None,
 ) -> None:
     """Measure a served model by its address, and find the hardware and engine that would have these latencies."""
     check_targets(json_file)

@@ -97,7 +97,9 @@ def check_batch(scheduler: Scheduler, rules: EngineRules, batch: Batch, finishin
     live = bool(finishing) or not all(r.retired for r in could + list(prompted))
     require(live or not scheduler.pads, "decodes scheduled: padding only")
     require(batch.decodes == len(could), f"{batch.decodes} decodes scheduled, {len(could)} requests can decode")
-    require(0 <= batch.accepted <= batch.decodes * (batch.queries - 1), f"{batch.accepted} accepted drafts: {batch}")
+    require(0 <= batch.undrafted <= batch.decodes, f"{batch.undrafted} decodes without drafts: {batch}")
+    drafts = (batch.decodes - batch.undrafted) * (batch.queries - 1)
+    require(0 <= batch.accepted <= drafts, f"{batch.accepted} accepted drafts: {batch}")
     contexts = [scheduler.context_before(r) for r in could]
     require(batch.decode_context_sum == sum(contexts), f"context sum {batch.decode_context_sum} != {sum(contexts)}")
     require(batch.decode_context_max == max(contexts, default=0), "context max is wrong")

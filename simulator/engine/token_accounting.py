@@ -42,12 +42,21 @@ class TokenAccounting:
     def schedule_completions(self, batch: Batch) -> None:
         """Record in which round each request that begins to decode schedules its last token."""
         output_tokens = self._output_tokens
+        for request in batch.prefilled:
+            if request.announces:
+                self._announce(request)
         for request in batch.prompted + batch.prefilled:
             generated = request.known_tokens - request.input_tokens
             rest = output_tokens[request.index] - generated - 1
             self._last_tokens.schedule_completion(request, rest)
             if not rest:  # this batch contains its last token
                 self._retire(request, batch)
+
+    def _announce(self, request: Request) -> None:
+        """Output the first token that a request brought from a prefill replica."""
+        request.announces = False
+        request.last_token_s = self._clock.now
+        self._results.first_token_s[request.index] = self._clock.now + self._output_s
 
     def retire_due(self, batch: Batch) -> None:
         """Retire the requests that schedule their last token in `batch`."""

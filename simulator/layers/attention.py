@@ -14,8 +14,10 @@ from typing import Any, Final
 import numpy as np
 
 from calibration.operators.operators import (
+    BYTES_PER_SCORE,
     Collective,
     DecodeAttention,
+    Elementwise,
     Gemm,
     LinearAttentionScan,
     MlaModule,
@@ -309,6 +311,10 @@ class ShardedMla(ShardedMixer):
             scored = c * window_pairs(each, prior, None) / shard.cp
             index = PrefillAttention(c, tokens, scored, a.index_n_heads, 1, a.index_head_dim // 2, "fp8")
             yield OperatorCall("indexer", "attention_prefill", self.count, index)
+            if selects.any():
+                each_token = BYTES_PER_SCORE * scored / np.maximum(tokens, 1.0)
+                chosen = Elementwise("select", tokens, each_token)
+                yield OperatorCall("select_entries", "attention_prefill", self.count, chosen, runs=selects)
 
     def _module_call(
         self,
@@ -375,15 +381,20 @@ class ShardedLinearAttention(ShardedMixer):
     part: LinearAttention
 
     def projection_calls(self, tokens: Num) -> list[OperatorCall]:
-        """Return the fused input projection, short convolution, gated norm and output projection.
+        """Return the input projections, short convolution, gated norm and output projection.
 
-        The input projection gives q, k, v, the gate, and the scalars per value head.
+        The input projections give q, k, v, the gate, and the scalars per value head: in one product, or in one for q, k
+        and v, one for the gate, and one in 16 bit for each kind of scalar (`splits_scan_inputs`).
         """
         a, count, hidden = self.part, self.count, self.shard.model.hidden_size
         dtype = self.shard.dtype("linear_attention")
         value, conv = -(-a.value_size // self.shard.tp), -(-a.conv_size // self.shard.tp)
+        inputs = [("in_proj", -(-a.input_size // self.shard.tp), dtype)]
+        if self.shard.splits_scan_inputs and a.n_head_gates > 1:
+            scalars = ("in_proj_head_gates", -(-a.n_value_heads // self.shard.tp), self.shard.plain_dtype)
+            inputs = [("in_proj", conv, dtype), ("in_proj_gate", value, dtype), *[scalars] * a.n_head_gates]
         return [
-            gemm_call("in_proj", count, self.shard.product(tokens, -(-a.input_size // self.shard.tp), hidden, dtype)),
+            *[gemm_call(name, count, self.shard.product(tokens, n, hidden, kind)) for name, n, kind in inputs],
             elementwise_call("conv", count, "activation", tokens, 2 * conv * ACT),
             elementwise_call("gated_norm", count, "norm", tokens, 3 * value * ACT),
             gemm_call("out_proj", count, self.shard.product(tokens, hidden, value, dtype)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from simulator.network.collectives import ExpertRouting
 MARLIN_HIDDEN: Final = 256
 
 MARLIN_INTERMEDIATE: Final = 128
+
+#: Bytes of a value that TensorRT-LLM gathers for experts of these data types: NVFP4 has an 8-bit scale for 16 values.
+GATHERED_BYTES: Final = {"fp4": 0.5 + 1 / 16, "fp8": 1.0}
 
 #: Kernel launches of routed experts, and additional ones where their products are quantised (see `step_launches`).
 EXPERT_KERNELS: Final = 6
@@ -145,7 +148,9 @@ class ShardedMoe(ShardedFeedForward):
     def expert_calls(self, tokens: Num, graph: bool) -> list[OperatorCall]:
         """Return the routed experts over all tokens of the data-parallel group, with the exchange before and after.
 
-        vLLM's default for dp > 1 gathers the tokens of every rank, runs the local experts and reduce-scatters. With dp
+        vLLM's default for dp > 1 gathers the tokens of every rank, runs the local experts and reduce-scatters. SGLang
+        does the same in CUDA graphs; in a step with prompts, each rank writes its tokens into a buffer for those of all
+        ranks, which is summed before and after the experts, so that ranks need not be padded to the longest. With dp
         = 1 the attention ranks already hold every token, and the layer ends in the usual all-reduce. The other backends
         send each token to the ranks of its experts and sum the results. Context-parallel ranks count like data-parallel
         ones.
@@ -164,8 +169,12 @@ class ShardedMoe(ShardedFeedForward):
         if shard.sends_to_experts:
             return calls + self._exchange_calls(tokens, hidden, graph)
         if shard.exchange_ranks > 1:
-            for name, kind in (("dispatch", "all_gather"), ("combine", "reduce_scatter")):
-                exchange = Collective(kind, tokens * (hidden * ACT), shard.exchange_ranks, graph)
+            sums = shard.sums_prompts and not graph and shard.dp > 1
+            kinds = ("all_reduce", "all_reduce") if sums else ("all_gather", "reduce_scatter")
+            for name, kind in zip(("dispatch", "combine"), kinds, strict=True):
+                quantised = shard.gathers_quantised and kind == "all_gather"
+                each = GATHERED_BYTES.get(dtype, ACT) if quantised else ACT
+                exchange = Collective(kind, cast("Num", tokens * (hidden * each)), shard.exchange_ranks, graph)
                 calls.append(OperatorCall(name, "collective", self.count, exchange, stride=shard.tp))
         return calls
 

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from calibration.operators.operators import Collective, Elementwise, Gemm, Matmul, Num, Operator
 from calibration.operators.roofline import ACTIVATION_BYTES as ACT
-from catalogs.arrays import BoolArray
+from catalogs.arrays import BoolArray, FloatArray
 from catalogs.models.layers import LayerGroup
 from simulator.layers.shard import Shard
 from simulator.network.collectives import ExpertRouting
@@ -37,6 +37,9 @@ class OperatorCall:
     skewed: bool = True  # ranks wait for each other before a collective; False: the next one of the layer includes it
     layers: LayerGroup | None = None  # the layers that run it; None: it runs before or after all layers
     runs: BoolArray | bool = True  # where it runs, if the counts of the operator are arrays; broadcasts to their shape
+    #: Equal parts of the step, each of which runs it; broadcasts to the shape of the counts.
+    parts: FloatArray | float = 1.0
+    behind: tuple[OperatorCall, ...] = ()  # kernels of the other half of the step, behind which this exchange is hidden
 
 
 Calls: TypeAlias = Iterator[OperatorCall]

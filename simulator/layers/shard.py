@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
 
 from calibration.operators.operators import Gemm, Matmul, Num
+from catalogs.deployments.engine_settings import padded_expert_rows
 from catalogs.deployments.layout import ALLGATHER_REDUCESCATTER, Layout
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.hardware.specs import Accelerator
 from catalogs.models.mixers import Part
 from catalogs.models.spec import ModelSpec
-
-#: Cards of Hopper and Blackwell with HBM have at least this bandwidth, in bytes per second. DeepGEMM runs on them, and
-#: not on RTX boards and GB10, whose Blackwell is another one (sm_120, sm_121).
-HBM_RATE: Final = 2e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +32,10 @@ class Shard:
     accelerator: Accelerator | None = None  # None: further queries of a decode do not read the cache again
     stage_layers: tuple[int, ...] = ()  # layers of each pipeline stage; empty: equal stages
     expert_block_rows: int = 0  # rows of a block in which block-scaled experts are computed, with or without tokens
+    splits_scan_inputs: bool = False  # each part of the input of linear attention is a product of its own
     stage: int | None = None  # the pipeline stage of the rank; None: the mean over the stages
+    sums_prompts: bool = False  # whether the tokens of data-parallel ranks meet by an all-reduce outside CUDA graphs
+    gathers_quantised: bool = False  # whether the tokens that ranks gather have the data type of their experts
 
     @classmethod
     def of(cls, resolved: ResolvedDeployment) -> Shard:
@@ -57,7 +56,10 @@ class Shard:
             unit.kind == "cpu" and not engine.packs_weights,
             unit,
             resolved.stage_layers,
-            engine.expert_block_rows.get(unit.architecture, 0) if unit.memory_bandwidth_bytes_per_s >= HBM_RATE else 0,
+            padded_expert_rows(engine, unit),
+            engine.splits_scan_inputs,
+            sums_prompts=engine.sums_prompts,
+            gathers_quantised=engine.gathers_quantised,
         )
 
     @property
@@ -156,16 +158,15 @@ class Shard:
     def dtype(self, part: Part) -> str:
         """Return the data type of a part's matrix products, as the operator vocabulary names it.
 
-        Experts in MXFP4 that Marlin's kernels compute have the type int4: one kernel unpacks either format, and the
-        tables time it for int4 checkpoints.
+        Experts in MXFP4 that Marlin's kernels compute are a type of their own, with its own rows in the tables.
         """
         if part == "experts" and self.unpacks_mxfp4:
-            return "int4"
+            return "mxfp4_marlin"
         stored = self.model.weight_format(self.weight_dtype)
         name = stored.part_dtype(part).replace("fp16", "bf16")  # equally fast, and the type that the tables hold
         if stored.has_mxfp4(part):
             return "mxfp4_mxfp8" if self.mxfp8_activations else "mxfp4"
-        return "fp8_block" if name == "fp8" and stored.block_size else name
+        return "fp8_block" if stored.has_scale_blocks(part) else name
 
     def product(self, m: Num, n: int, k: int, dtype: str) -> Gemm | Matmul:
         """Return the product of `m` tokens with n x k weights, as the engine runs it."""

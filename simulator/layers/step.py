@@ -17,6 +17,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from calibration.operators.operators import (
 )
 from calibration.operators.roofline import ACTIVATION_BYTES as ACT
 from catalogs.arrays import FloatArray
+from catalogs.deployments.engine_settings import has_hbm
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.models.layers import LayerGroup
 from simulator.core.batch import BatchShape
@@ -45,6 +47,10 @@ _AFTER_ALL_REDUCE = frozenset({"input_norm", "post_norm", "final_norm"})
 #: Per-tensor FP8 products after a norm or an activation, which can quantise their input.
 _AFTER_NORM_OR_ACTIVATION = frozenset({"qkv_proj", "in_proj", "gate_up_proj", "up_proj", "down_proj"})
 
+#: Fewest tokens of a rank that run as two overlapping halves (vLLM: --dbo-decode-token-threshold 32; its threshold for
+#: steps with prompts, 512, is not distinguished).
+LEAST_OVERLAPPED: Final = 32
+
 _PROMPT_TOKENS = 1024  # arbitrary: the number of launches does not depend on it
 
 
@@ -54,15 +60,20 @@ def fused_rows(resolved: ResolvedDeployment) -> int:
     A group that no link joins uses NCCL (TensorRT-LLM, thop/allreduceOp.cpp, setGroupTopology), and where an engine
     states the sizes, those of its largest group are those of every larger one (getMaxRequiredWorkspaceSize).
     """
-    engine, ranks = resolved.engine, resolved.layout.tensor_parallel
-    if not engine.fuses_norms:
+    engine, layout, unit = resolved.engine, resolved.layout, resolved.hardware.accelerator
+    ranks = layout.tensor_parallel
+    other_ranks = layout.data_parallel > 1 and not engine.fuses_norms_of_ranks
+    other_stages = layout.pipeline_parallel > 1 and not engine.fuses_norms_of_stages
+    if not engine.fuses_norms or other_ranks or other_stages:
         return 0
-    known = sorted(engine.fused_norm_bytes)
-    if not known:
+    if not engine.fused_norm_bytes:
         return sys.maxsize
-    if ranks > resolved.hardware.link_domain:
+    own = engine.fused_norm_bytes.get(unit.architecture, {}) if has_hbm(unit) else {}
+    sizes = own or engine.fused_norm_bytes.get("all", {})
+    if not sizes or ranks > resolved.hardware.link_domain:
         return 0
-    most = engine.fused_norm_bytes[next((group for group in known if ranks <= group), known[-1])]
+    known = sorted(sizes)
+    most = sizes[next((group for group in known if ranks <= group), known[-1])]
     return int(most // (resolved.model.hidden_size * ACT))
 
 
@@ -97,7 +108,7 @@ class StepCalls:
     @property
     def launches(self) -> int:
         """Return the kernels of one eager step with prefill on one rank."""
-        return step_launches(self.shard)
+        return step_launches(self.shard) * (2 if self.shard.layout.two_batch_overlap else 1)
 
     @property
     def decode_launches(self) -> int:
@@ -113,12 +124,24 @@ class StepCalls:
         native = engine.fuses_quantisation and "fp8" in resolved.hardware.accelerator.peak_flops
         return cls(Shard.of(resolved), fused_rows(resolved), source.joins_decodes, native)
 
+    def _parts(self, tokens: Num) -> FloatArray | float:
+        """Return in how many halves the tokens of a rank run: two if the halves overlap and are large enough."""
+        if not self.shard.layout.two_batch_overlap:
+            return 1.0
+        return np.where(np.asarray(tokens) >= LEAST_OVERLAPPED, 2.0, 1.0)
+
     def rank(self, tokens: Num, graph: bool = True) -> list[OperatorCall]:
         """Return the operators that depend on the tokens of an attention rank, in a CUDA graph or outside.
 
         Norms are fused at the sizes that run in CUDA graphs, up to `fused_rows`. Larger messages go through NCCL,
         followed by a separate norm.
         """
+        if not self.shard.layout.two_batch_overlap:
+            return self._rank(tokens, graph)
+        parts = self._parts(tokens)
+        return [replace(call, parts=parts) for call in self._rank(tokens / parts, graph)]
+
+    def _rank(self, tokens: Num, graph: bool) -> list[OperatorCall]:
         shard, hidden = self.shard, self.shard.model.hidden_size
         calls = [elementwise_call("embedding", 1, "embedding", tokens, 2 * hidden * ACT)]
         calls += all_reduce_calls(shard, "embedding_all_reduce", 1, tokens, graph)
@@ -148,10 +171,22 @@ class StepCalls:
     def group(self, tokens: Num, graph: bool = True) -> list[OperatorCall]:
         """Return the routed experts over all tokens of an expert group, with the exchange before and after.
 
-        Dense models have none.
+        Dense models have none. If two halves of the step overlap, the exchange of one is hidden behind the experts and
+        the dense kernels of the other. Attention itself, whose time depends on contexts, is not counted on.
         """
-        blocks = ((group, sharded_feed_forward(self.shard, group)) for group in self.shard.model.groups)
-        return [call for g, block in blocks if block for call in calls_of(g, block.expert_calls(tokens, graph))]
+        found: list[OperatorCall] = []
+        parts = self._parts(tokens / self.shard.exchange_ranks)
+        for group in self.shard.model.groups:
+            if not (block := sharded_feed_forward(self.shard, group)):
+                continue
+            calls = list(calls_of(group, block.expert_calls(tokens / parts, graph)))
+            if calls and self.shard.layout.two_batch_overlap:
+                own, mixer = tokens / parts / self.shard.exchange_ranks, sharded_mixer(self.shard, group)
+                dense = [*(mixer.token_calls(own, graph) if mixer else ()), *block.token_calls(own, graph)]
+                kernels = (*dense, *(call for call in calls if call.routing is None))
+                calls = [replace(c, parts=parts, behind=kernels if c.routing is not None else ()) for c in calls]
+            found += calls
+        return found
 
     def logits(self, sequences: Num) -> list[OperatorCall]:
         """Return the output projection and sampling of the sequences that get a token in this step."""

@@ -285,11 +285,12 @@ class DecodeSet:
     `rounds` counts scheduled steps; a member has base_tokens + rounds tokens in its cache.
     """
 
-    __slots__ = ("_base_sum", "_block_size", "_longest", "_phases", "_serial", "_stale", "n", "rounds")
+    __slots__ = ("_base_sum", "_block_size", "_longest", "_phases", "_serial", "_stale", "n", "rounds", "undrafted")
 
     def __init__(self, block_size: int) -> None:
         self.n = 0
         self.rounds = 0
+        self.undrafted = 0  # members without drafts in the last scheduled round
         self._block_size = block_size
         self._base_sum = 0
         self._phases = [0] * block_size  # members by base_tokens % block_size

@@ -10,11 +10,13 @@ from simulator.core.request import Request
 from simulator.schedulers.continuous_batching import ContinuousBatching
 from simulator.schedulers.rules import PRESSURE_FROM
 
-#: vLLM's weight of a waiting request (DPLBAsyncMPClient.get_core_engine_for_request, versions up to 0.15).
+#: vLLM's weight of a waiting request (DPLBAsyncMPClient.get_core_engine_for_request, versions up to 0.17).
 WAITING_WEIGHT: Final = 4
 
 #: Weight in later versions, per waiting request and fraction of the cache in use beyond PRESSURE_FROM.
 PRESSURE_WEIGHT: Final = 6.0
+
+_BITS: Final = (1 << 64) - 1
 
 
 class Rank:
@@ -89,7 +91,7 @@ class RankLeastRequests(_LeastScore):
 
 
 class RankQueueScore(_LeastScore):
-    """The rank with the lowest sum of four times its waiting requests and its running ones (vLLM up to 0.15)."""
+    """The rank with the lowest sum of four times its waiting requests and its running ones (vLLM up to 0.17)."""
 
     def score(self, rank: Rank) -> float:
         """Return four times the waiting requests plus the running ones."""
@@ -110,9 +112,30 @@ class RankLeastTokens(RankDispatch):
         return min(open_ranks, key=lambda i: (ranks[i].prompt_tokens, counts[i], i))
 
 
+class RankRandom(RankDispatch):
+    """A rank drawn for each request.
+
+    This is SGLang where prefill and decode are separate (`follow_bootstrap_room`): the rank is the bootstrap room
+    modulo the number of ranks, and routers draw the room at random. The draw depends on the request alone.
+    """
+
+    def choose(self, request: Request, ranks: Sequence[Rank]) -> int:
+        """Return the drawn rank."""
+        return _mixed(request.index) % len(ranks)
+
+
+def _mixed(number: int) -> int:
+    """Return 64 well mixed bits of a number (the finalizer of SplitMix64, Steele et al. 2014)."""
+    bits = (number + 1) * 0x9E3779B97F4A7C15 & _BITS
+    bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9 & _BITS
+    bits = (bits ^ bits >> 27) * 0x94D049BB133111EB & _BITS
+    return bits ^ bits >> 31
+
+
 DISPATCHES: Final[dict[str, type[RankDispatch]]] = {
     "round_robin": RankRoundRobin,
     "least_requests": RankLeastRequests,
     "queue_score": RankQueueScore,
     "least_tokens": RankLeastTokens,
+    "random": RankRandom,
 }

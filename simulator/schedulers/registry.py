@@ -17,7 +17,7 @@ from simulator.schedulers.orca import Orca
 from simulator.schedulers.rules import EngineRules
 from simulator.schedulers.sarathi import Sarathi
 from simulator.schedulers.sglang import Sglang, SglangEncoder, SglangMedia
-from simulator.schedulers.speculative import SPECULATIVE
+from simulator.schedulers.speculative import SPECULATIVE, SpeculativeLoraV1
 from simulator.schedulers.static_batching import OneAtATime, StaticBatching
 from simulator.schedulers.transformers import TransformersCb
 from simulator.schedulers.trtllm import MaxUtilization, TrtLlm
@@ -45,7 +45,9 @@ POLICIES: dict[str, type[ContinuousBatching]] = {
 
 @dataclass(frozen=True, slots=True)
 class SchedulerVariant:
-    """A variant of scheduling that a field of `EngineRules` requires. No two variants are simulated together.
+    """A variant of scheduling that a field of `EngineRules` requires.
+
+    No two variants are simulated together, except those of `COMBINED`.
 
     Attributes:
         words: The name of the variant in messages.
@@ -71,6 +73,12 @@ VARIANTS: Final[dict[str, SchedulerVariant]] = {
 }
 
 
+#: Variants for two fields that are required together.
+COMBINED: Final[dict[tuple[str, str], SchedulerVariant]] = {
+    ("speculation", "lora"): SchedulerVariant("speculative decoding with LoRA", {"vllm-v1": SpeculativeLoraV1}),
+}
+
+
 #: The class for each policy of replicas that only encode the items of requests.
 ENCODERS: Final[dict[str, type[ContinuousBatching]]] = {"vllm-v1": MediaV1, "sglang": SglangEncoder}
 
@@ -89,7 +97,9 @@ def scheduler_class(rules: EngineRules) -> type[ContinuousBatching]:
         if rules.policy not in ENCODERS:
             raise InputError(f"an encoder pool is simulated only for {', '.join(ENCODERS)}", rules.policy)
         return ENCODERS[rules.policy]
-    variants = [variant for field, variant in VARIANTS.items() if getattr(rules, field)]
+    required = tuple(field for field in VARIANTS if getattr(rules, field))
+    both = COMBINED.get(required[:2]) if len(required) == 2 else None
+    variants = [VARIANTS[field] for field in required] if both is None else [both]
     if len(variants) > 1:
         rule = f"{variants[0].words} is not simulated together with {variants[1].words}"
         raise InputError(rule, hint="use only one of them")

@@ -7,7 +7,8 @@ from typing import Final, Self
 
 from catalogs.deployments.layout import Limits
 from catalogs.deployments.queueing import FCFS, Queueing
-from catalogs.engines.profile import HostTimes, ReceiveIntervals
+from catalogs.engines.model_defaults import ReceiveIntervals
+from catalogs.engines.profile import HostTimes
 from simulator.cache.encoder_cache import EncoderLimits
 from simulator.cache.lora_slots import LoraRules
 from simulator.cache.offload import OffloadRules, SwapRules

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from catalogs.engines.profile import ReceiveIntervals
+from catalogs.engines.model_defaults import ReceiveIntervals
 from simulator.cache.encoder_cache import RequestEmbeddings
 from simulator.core.batch import Batch, Encoding
 from simulator.core.compiled_modules import mypyc_attr

@@ -18,6 +18,7 @@ from simulator.schedulers.rules import EngineRules
 from simulator.schedulers.sglang import Sglang
 from simulator.schedulers.trtllm import MaxUtilization, TrtLlm
 from simulator.schedulers.vllm_v1 import VllmV1
+from simulator.schedulers.vllm_v1_lora import LoraV1
 
 
 class SpeculativeSet(DecodeSet):
@@ -35,6 +36,7 @@ class SpeculativeSet(DecodeSet):
         self._members: dict[Request, AcceptedDrafts] = {}
         self._rules, self._slack, self._longest_tokens = rules, lag, longest_tokens
         self.accepted = 0  # accepted drafts of the last scheduled round
+        self.adapted = 0  # members that brought drafts into that round and have an adapter
 
     def add(self, request: Request) -> None:
         """Add a request with `request.computed_tokens` tokens in its cache, which decodes from the next round on."""
@@ -67,14 +69,17 @@ class SpeculativeSet(DecodeSet):
 
     def advance(self) -> None:
         """Count a scheduled round and draw the accepted drafts of every request."""
-        accepted, rounds = 0, self.rounds
+        accepted, rounds, undrafted, adapted = 0, self.rounds, 0, 0
         for request, advances in self._members.items():
             advances.held_blocks = max(advances.held_blocks, self._needs(request, advances))
             advances.before = request.base_tokens + rounds
             more = advances.take() - 1
             request.base_tokens += more
             accepted += more
-        self.accepted = accepted
+            undrafted += not advances.drafted
+            adapted += advances.drafted and request.adapter >= 0
+        self.accepted, self.adapted = accepted, adapted
+        self.undrafted = undrafted
         self.rounds = rounds + 1
 
     def contexts(self) -> tuple[int, int]:
@@ -129,6 +134,7 @@ class Speculating(ContinuousBatching):
         self._newest = batch = super().schedule()  # type: ignore[safe-super]  # the policy's own
         if batch is not None and batch.decodes:
             batch.queries, batch.accepted = self._speculation.queries, self.decodes.accepted
+            batch.undrafted = self.decodes.undrafted
         return batch
 
     def _hits(self, request: Request) -> tuple[int, int, int, int]:
@@ -162,6 +168,27 @@ class Speculating(ContinuousBatching):
 
 class SpeculativeV1(Speculating, VllmV1):
     """vLLM V1 with `--speculative-config`."""
+
+
+class SpeculativeLoraV1(Speculating, LoraV1):
+    """vLLM V1 with `--speculative-config` and LoRA adapters, which apply to the target alone.
+
+    The drafts of a request are verified with its adapter.
+    """
+
+    pipelines = False
+
+    def schedule(self) -> Batch | None:
+        """Return the batch of the next step, with the adapters of its tokens and drafts, or None if nothing can run."""
+        batch = super().schedule()
+        if batch is not None and batch.moves is not None:
+            batch.moves.adapter_tokens += self.decodes.adapted * (self._speculation.queries - 1)
+        return batch
+
+    def retire(self, request: Request) -> None:
+        """Stop scheduling a request whose last token has just been scheduled."""
+        self._drop(request.adapter)
+        super().retire(request)
 
 
 class SpeculativeMaxUtilization(Speculating, MaxUtilization):

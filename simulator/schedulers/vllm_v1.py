@@ -55,6 +55,8 @@ class VllmV1(ContinuousBatching):
             batch = Batch()
         decodes.advance()
         budget = self.rules.max_num_batched_tokens - n * self._decode_tokens
+        if decodes.undrafted:
+            budget += decodes.undrafted * (self._decode_tokens - 1)
         if self._partial is not None:
             budget -= self._continue_prompt(batch, self._partial, budget)
             self._chunk = 0

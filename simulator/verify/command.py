@@ -19,7 +19,7 @@ from calibration.commands.main import app
 from catalogs.errors import InputError
 from catalogs.io.output_files import check_targets, make_folder, write_atomically, write_json
 from catalogs.ui.entry_point import run_command
-from simulator.cli.main import option
+from catalogs.ui.shared_options import options_of
 from simulator.endpoint.command import endpoint
 
 if TYPE_CHECKING:
@@ -31,45 +31,51 @@ app.command()(endpoint)
 
 _ENGINES = "vllm or llama.cpp, started and stopped by this command; transformers, in this process."
 
+_engine, _server = options_of("Engine that this command starts"), options_of("Server that runs already")
+_load, _output = options_of("Load"), options_of("Output")
+
 
 @app.command()
 def verify(
-    engine: Annotated[str, option("NAME", _ENGINES)] = "vllm",
+    engine: Annotated[str, _engine("NAME", _ENGINES)] = "vllm",
     model: Annotated[
-        Path | None, option("DIR", "Folder of a Hugging Face model; default: a small model with random weights.")
+        Path | None, _engine("DIR", "Folder of a Hugging Face model; default: a small model with random weights.")
     ] = None,
-    python: Annotated[Path | None, option("PATH", "Python interpreter of vLLM's environment.")] = None,
-    server: Annotated[Path | None, option("PATH", "The llama-server program of llama.cpp.")] = None,
+    python: Annotated[Path | None, _engine("PATH", "Python interpreter of vLLM's environment.")] = None,
+    server: Annotated[Path | None, _engine("PATH", "The llama-server program of llama.cpp.")] = None,
+    threads: Annotated[int | None, _engine("N", "Threads of the engine on a CPU; default: all cores but one.")] = None,
+    dtype: Annotated[str, _engine("T", "Data type of weights and cache: fp32, bf16, fp16.")] = "fp32",
+    port: Annotated[int | None, _engine("P", "Port of the engine; default: a free one.")] = None,
     url: Annotated[
-        str | None, option("URL", "A running OpenAI-compatible server, local or hosted.", "--endpoint")
+        str | None, _server("URL", "A running OpenAI-compatible server, local or hosted.", "--endpoint")
     ] = None,
-    deployment: Annotated[Path | None, option("FILE", "The deployment.yaml of the endpoint.")] = None,
-    served: Annotated[str | None, option("NAME", "Model name at the endpoint; default: its first.")] = None,
-    tokenizer: Annotated[str | None, option("NAME", "Tokenizer of the endpoint's model: a folder or hub name.")] = None,
-    key_env: Annotated[str | None, option("VARIABLE", "Environment variable with the endpoint's API key.")] = None,
+    deployment: Annotated[Path | None, _server("FILE", "The deployment.yaml of the endpoint.")] = None,
+    served: Annotated[str | None, _server("NAME", "Model name at the endpoint; default: its first.")] = None,
+    tokenizer: Annotated[
+        str | None, _server("NAME", "Tokenizer of the endpoint's model: a folder or hub name.")
+    ] = None,
+    key_env: Annotated[str | None, _server("VARIABLE", "Environment variable with the endpoint's API key.")] = None,
     input_tokens: Annotated[
-        int, option("N", "Mean prompt length; requests vary from half to one and a half of it.")
+        int, _load("N", "Mean prompt length; requests vary from half to one and a half of it.")
     ] = 128,
-    output_tokens: Annotated[int, option("N", "Mean output length, with the same variation.")] = 32,
-    requests: Annotated[int, option("N", "Requests of each trial.")] = 100,
-    repeats: Annotated[int, option("N", "Repeats of each trial; their spread is the noise.")] = 3,
-    rate: Annotated[list[float] | None, option("R", "Requests per second; repeatable. Default: three rates.")] = None,
-    threads: Annotated[int | None, option("N", "Threads of the engine on a CPU; default: all cores but one.")] = None,
-    dtype: Annotated[str, option("T", "Data type of weights and cache: fp32, bf16, fp16.")] = "fp32",
-    port: Annotated[int | None, option("P", "Port of the engine; default: a free one.")] = None,
-    out: Annotated[Path | None, option("DIR", "Folder for logs and results; default: with your profiles.")] = None,
+    output_tokens: Annotated[int, _load("N", "Mean output length, with the same variation.")] = 32,
+    requests: Annotated[int, _load("N", "Requests of each trial.")] = 100,
+    repeats: Annotated[int, _load("N", "Repeats of each trial; their spread is the noise.")] = 3,
+    rate: Annotated[list[float] | None, _load("R", "Requests per second; repeatable. Default: three rates.")] = None,
     install: Annotated[
         bool | None,
-        typer.Option(help="Let plan and simulate use the measured host times; default: yes, except for an endpoint."),
+        _output(None, "Let plan and simulate use the measured host times; default: yes, except for an endpoint."),
     ] = None,
+    out: Annotated[Path | None, _output("DIR", "Folder for logs and results; default: with your profiles.")] = None,
     artefact: Annotated[
-        Path | None, option("DIR", "Keep the comparison with its rows and logs in a new folder.")
+        Path | None, _output("DIR", "Keep the comparison with its rows and logs in a new folder.")
     ] = None,
     machine: Annotated[
-        Path | None, option("DIR", "Write what the machine did, with its page, into this folder; default: below --out.")
+        Path | None,
+        _output("DIR", "Write what the machine did, with its page, into this folder; default: below --out."),
     ] = None,
-    docs: Annotated[Path | None, option("FILE", "Insert the judged lines between the marks of this page.")] = None,
-    json_file: Annotated[str | None, option("FILE", "Write JSON to FILE, or - for stdout.", "--json")] = None,
+    docs: Annotated[Path | None, _output("FILE", "Insert the judged lines between the marks of this page.")] = None,
+    json_file: Annotated[str | None, _output("FILE", "Write JSON to FILE, or - for stdout.", "--json")] = None,
 ) -> None:
     """Serve a model with a real engine, replay requests with a real client, and compare with the simulation."""
     given = dict(locals())

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 
 from tests.planner.short_runs import shortened, usual
-
-
-@pytest.fixture(scope="module")
-def short_runs(pytestconfig: pytest.Config) -> Iterator[None]:
-    """Shorten every simulated run of the tests of a module, the slow ones too."""
-    with usual() if pytestconfig.getoption("usual_runs") else shortened():
-        yield
 
 
 def _length(item: pytest.Item) -> AbstractContextManager[None]:

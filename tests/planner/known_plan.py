@@ -64,6 +64,14 @@ class KnownPlan:
     def stated_error(self, _: Candidate) -> StatedError:
         return StatedError("toy", self.operator_error, {})
 
+    def guess_s(self, c: Candidate, rate_per_s: float, metric: str, _: float | None = None) -> float:
+        """The value without noise; infinite where the queue grows."""
+        factor = {"tpot": 0.1, "e2e": 3.0}.get(metric, 1.0)
+        return factor * self.value_s(c, rate_per_s) if rate_per_s < self.fluid_requests_per_s(c) else float("inf")
+
+    def run_requests(self, c: Candidate, load: Load) -> int:  # noqa: ARG002
+        return load.n_requests
+
     def observe(self, c: Candidate, load: Load) -> Observation:
         self.loads.append(load)
         nth = load.seed - self.seed

@@ -77,6 +77,9 @@ class QueueToy:
         service_s = self.candidate_service_s(c)
         return self.joules * (0.2 + 1 / (requests_per_s * service_s)) * c.layout.tensor_parallel
 
+    def run_requests(self, c: Candidate, load: Load) -> int:  # noqa: ARG002
+        return load.n_requests
+
     def observe(self, c: Candidate, load: Load) -> Observation:
         self.n_observed += 1
         self.loads.append((c, load))

@@ -12,9 +12,9 @@ from pathlib import Path
 import yaml
 
 from catalogs.ui.entry_point import run_command
+from catalogs.ui.installation import is_compiled
 from planner.main import app as plan
 from simulator.cli.main import app as simulate
-from simulator.core.compiled_modules import IS_COMPILED
 
 LLAMA: dict[str, object] = {"model": "llama3.1-8b", "hardware": "h100"}
 #: Deployments by name, and the options of their run.
@@ -64,7 +64,7 @@ PLAN = ["--model", "llama3.1-8b", "--slo", "ttft.p99=500ms,tpot.p99=30ms", "--hw
 
 
 def main(folder: Path) -> None:
-    (folder / "compiled").write_text(str(IS_COMPILED))
+    (folder / "compiled").write_text(str(is_compiled()))
     for name, (deployment, options) in CASES.items():
         written = folder / f"{name}.yaml"
         written.write_text(yaml.safe_dump(deployment))

@@ -33,6 +33,7 @@ class ToySource:
         return 0.1
 
     attention_writes_cache: bool = False
+    experts_are_chosen: bool = False
 
     def joins_decodes(self, head_dim: int, kv_dtype: str) -> bool:  # noqa: ARG002 - one kernel for all
         return self.joins

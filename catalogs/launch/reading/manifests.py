@@ -1,4 +1,4 @@
-"""Manifests that start servers: Kubernetes objects, Dynamo's graphs, and files of Docker Compose."""
+"""Manifests that start servers: Kubernetes objects, Dynamo's graphs, files of Docker Compose, and Helm values."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from catalogs.errors import InputError
 from catalogs.launch.images import RESOURCES, accelerator_of_product
+from catalogs.launch.reading.blocks import count_under, list_under, mapping_under, mappings_under
+from catalogs.launch.reading.custom_resources import PodGroup, pod_groups
 from catalogs.launch.reading.lines import LaunchLine, server_of, started_by
 from catalogs.launch.reading.shell import read_script
 
@@ -38,79 +40,115 @@ def manifest_lines(documents: list[Any]) -> list[LaunchLine]:
         InputError: No object of the file starts a server that is known, or a part of one has the wrong form.
     """
     objects = [d for d in documents if isinstance(d, dict)]
-    objects = [item for d in objects for item in (_blocks(d, "items") if d.get("kind") == "List" else [d])]
+    objects = [item for d in objects for item in (mappings_under(d, "items") if d.get("kind") == "List" else [d])]
     files: dict[str, str] = {}
+    maps: dict[str, dict[str, str]] = {}
     for found in objects:
         if found.get("kind") == "ConfigMap":
-            files |= {str(name): str(text) for name, text in _block(found, "data").items()}
-    lines = [line for found in objects for line in _object(found)]
+            data = {str(name): str(text) for name, text in mapping_under(found, "data").items()}
+            files |= data
+            maps[str(mapping_under(found, "metadata").get("name", ""))] = data
+    lines = [line for found in objects for line in _object(_with_config_maps(found, maps))]
     if not lines:
-        kinds = ", ".join(dict.fromkeys(str(d.get("kind", "a file of Compose")) for d in objects)) or "nothing"
+        kinds = ", ".join(dict.fromkeys(str(d.get("kind", "no kind and no services")) for d in objects)) or "nothing"
         rule = "a manifest must start vLLM, SGLang, TensorRT-LLM or llama.cpp in a pod, a graph or a service"
         raise InputError(rule, kinds, "a Deployment, a LeaderWorkerSet, a DynamoGraphDeployment or services")
     return [replace(line, files={**files, **line.files}) for line in lines]
 
 
+def _with_config_maps(found: Any, maps: Mapping[str, Mapping[str, str]]) -> Any:
+    """Return a part of a manifest in which the variables that ConfigMaps of the same file state have their values."""
+    if isinstance(found, list):
+        return [_with_config_maps(entry, maps) for entry in found]
+    if not isinstance(found, dict):
+        return found
+    source = found.get("valueFrom")
+    if isinstance(source, dict) and isinstance(source.get("configMapKeyRef"), dict):
+        named = source["configMapKeyRef"]
+        value = maps.get(str(named.get("name")), {}).get(str(named.get("key")))
+        return found if value is None else {"name": found.get("name"), "value": value}
+    whole = {key: _with_config_maps(value, maps) for key, value in found.items()}
+    if found.get("envFrom"):
+        names = [str(mapping_under(e, "configMapRef").get("name")) for e in mappings_under(found, "envFrom")]
+        stated = [{"name": key, "value": value} for name in names for key, value in maps.get(name, {}).items()]
+        whole["env"] = [*stated, *list_under(whole, "env")]
+    return whole
+
+
 def _object(found: dict[str, Any]) -> Iterator[LaunchLine]:
+    for pods in pod_groups(found):
+        yield from _group(pods)
     kind = str(found.get("kind", ""))
-    name = str(_block(found, "metadata").get("name", ""))
+    name = str(mapping_under(found, "metadata").get("name", ""))
     if not kind and isinstance(found.get("services"), dict):
         services = found["services"]
         for service in services:
-            yield from _service(str(service), _block(services, service))
+            yield from _service(str(service), mapping_under(services, service))
     elif kind == "DynamoGraphDeployment":
-        yield from _graph(_block(found, "spec"))
+        yield from _graph(mapping_under(found, "spec"))
     elif kind == "LeaderWorkerSet":
-        spec = _block(found, "spec")
-        group = _block(spec, "leaderWorkerTemplate")
-        template = _block(group, "leaderTemplate") or _block(group, "workerTemplate")
-        for line in _pod(_block(template, "spec"), name):
-            yield replace(line, replicas=_count(spec, "replicas"), nodes=_count(group, "size"))
+        spec = mapping_under(found, "spec")
+        group = mapping_under(spec, "leaderWorkerTemplate")
+        template = mapping_under(group, "leaderTemplate") or mapping_under(group, "workerTemplate")
+        nodes = count_under(group, "size")
+        sets = {"LWS_GROUP_SIZE": str(nodes), "LWS_WORKER_INDEX": "0", "LWS_LEADER_ADDRESS": f"{name}-0"}
+        for line in _pod(mapping_under(template, "spec"), name, sets):
+            yield replace(line, replicas=count_under(spec, "replicas"), nodes=nodes)
     elif kind == "Pod":
-        yield from _pod(_block(found, "spec"), name)
+        yield from _pod(mapping_under(found, "spec"), name)
     elif kind in _WITH_TEMPLATE:
-        spec = _block(found, "spec")
-        for line in _pod(_block(_block(spec, "template"), "spec"), name):
-            yield replace(line, replicas=_count(spec, "replicas"))
+        spec = mapping_under(found, "spec")
+        for line in _pod(mapping_under(mapping_under(spec, "template"), "spec"), name):
+            yield replace(line, replicas=count_under(spec, "replicas"))
 
 
 def _graph(spec: dict[str, Any]) -> Iterator[LaunchLine]:
     """Yield the workers of a graph: `services` by name, or the list `components` of newer versions."""
-    named = _block(spec, "services")
-    services = [(str(name), _block(named, name)) for name in named]
-    services += [(str(block.get("name", "")), block) for block in _blocks(spec, "components")]
+    named = mapping_under(spec, "services")
+    services = [(str(name), mapping_under(named, name)) for name in named]
+    services += [(str(block.get("name", "")), block) for block in mappings_under(spec, "components")]
     for name, block in services:
-        extra = _block(block, "extraPodSpec")
-        pod = dict(_block(_block(block, "podTemplate"), "spec") or extra)
-        main = _block(extra, "mainContainer")
+        extra = mapping_under(block, "extraPodSpec")
+        pod = dict(mapping_under(mapping_under(block, "podTemplate"), "spec") or extra)
+        main = mapping_under(extra, "mainContainer")
         if main:
-            resources = _block(block, "resources")
-            limits = _block(resources, "limits") or _block(resources, "requests")
+            resources = mapping_under(block, "resources")
+            limits = mapping_under(resources, "limits") or mapping_under(resources, "requests")
             own = {**main, "resources": {"limits": limits}, "name": name}
-            own["env"] = [*_blocks(block, "envs"), *_blocks(main, "env")]
+            own["env"] = [*mappings_under(block, "envs"), *mappings_under(main, "env")]
             pod["containers"] = [own]
         kind = str(block.get("subComponentType") or block.get("type") or "")
-        nodes, replicas = _count(_block(block, "multinode"), "nodeCount"), _count(block, "replicas")
+        nodes, replicas = count_under(mapping_under(block, "multinode"), "nodeCount"), count_under(block, "replicas")
         for line in _pod(pod, name):
             role = kind if kind in _ROLES else _role_of_name(name)
             yield replace(line, name=name, replicas=replicas, nodes=nodes, role=role)
+
+
+def _group(group: PodGroup) -> Iterator[LaunchLine]:
+    """Yield the servers of equal pods."""
+    for line in _pod(group.pod, group.name):
+        yield replace(line, name=group.name, replicas=group.replicas, nodes=group.nodes, role=group.role or line.role)
 
 
 def _role_of_name(name: str) -> str:
     return next((role for role in _ROLES if role in name.lower()), "")
 
 
-def _pod(pod: dict[str, Any], name: str) -> Iterator[LaunchLine]:
-    """Yield the servers of a pod."""
+def _pod(pod: dict[str, Any], name: str, sets: Mapping[str, str] | None = None) -> Iterator[LaunchLine]:
+    """Yield the servers of a pod, whose controller sets the variables `sets`.
+
+    An init container that is always restarted runs beside the others.
+    """
     label = _accelerator(pod)
-    for container in _blocks(pod, "containers"):
-        resources = _block(container, "resources")
-        limits = _block(resources, "requests") | _block(resources, "limits")
-        counts = [_count(limits, key) for key in limits if key in _RESOURCES or "/mig-" in str(key)]
+    beside = [c for c in mappings_under(pod, "initContainers") if c.get("restartPolicy") == "Always"]
+    for container in [*mappings_under(pod, "containers"), *beside]:
+        resources = mapping_under(container, "resources")
+        limits = mapping_under(resources, "requests") | mapping_under(resources, "limits")
+        counts = [count_under(limits, key) for key in limits if key in _RESOURCES or "/mig-" in str(key)]
         slices = [str(key).rpartition("/mig-")[2] for key in limits if "/mig-" in str(key)]
-        variables = [e for e in _blocks(container, "env") if e.get("value") is not None]
-        environment = {str(e.get("name")): str(e["value"]) for e in variables}
-        words = [str(word) for key in ("command", "args") for word in _list(container, key)]
+        variables = [e for e in mappings_under(container, "env") if e.get("value") is not None]
+        environment = {**(sets or {}), **{str(e.get("name")): str(e["value"]) for e in variables}}
+        words = [str(word) for key in ("command", "args") for word in list_under(container, key)]
         for line in _container(words, environment, str(container.get("image") or "")):
             role = line.role or _role_of_name(name)
             yield replace(
@@ -136,11 +174,13 @@ def _container(words: list[str], environment: Mapping[str, str], image: str) -> 
 
 def _accelerator(pod: dict[str, Any]) -> str:
     """Return the accelerator that a pod's node selector or affinity names, or ""."""
-    labels: dict[str, str] = {str(k): str(v) for k, v in _block(pod, "nodeSelector").items()}
-    affinity = _block(_block(pod, "affinity"), "nodeAffinity")
-    for term in _blocks(_block(affinity, "requiredDuringSchedulingIgnoredDuringExecution"), "nodeSelectorTerms"):
-        for match in _blocks(term, "matchExpressions"):
-            values = _list(match, "values")
+    labels: dict[str, str] = {str(k): str(v) for k, v in mapping_under(pod, "nodeSelector").items()}
+    affinity = mapping_under(mapping_under(pod, "affinity"), "nodeAffinity")
+    for term in mappings_under(
+        mapping_under(affinity, "requiredDuringSchedulingIgnoredDuringExecution"), "nodeSelectorTerms"
+    ):
+        for match in mappings_under(term, "matchExpressions"):
+            values = list_under(match, "values")
             if match.get("operator") == "In" and values:
                 labels.setdefault(str(match.get("key")), str(values[0]))
     for label in _PRODUCT_LABELS:
@@ -153,14 +193,14 @@ def _service(name: str, block: dict[str, Any]) -> Iterator[LaunchLine]:
     """Yield the servers of a service of Compose."""
     environment = _environment(block)
     words = [*_words(block.get("entrypoint")), *_words(block.get("command"))]
-    deploy = _block(block, "deploy")
+    deploy = mapping_under(block, "deploy")
     gpus: int | None = None
-    for device in _blocks(_block(_block(deploy, "resources"), "reservations"), "devices"):
-        if "gpu" in _list(device, "capabilities"):
-            ids, count = _list(device, "device_ids"), str(device.get("count"))
+    for device in mappings_under(mapping_under(mapping_under(deploy, "resources"), "reservations"), "devices"):
+        if "gpu" in list_under(device, "capabilities"):
+            ids, count = list_under(device, "device_ids"), str(device.get("count"))
             gpus = len(ids) if ids else int(count) if count.isdecimal() else None
     for line in _container(words, environment, str(block.get("image") or "")):
-        replicas = _count(deploy, "replicas") if "replicas" in deploy else _count(block, "scale")
+        replicas = count_under(deploy, "replicas") if "replicas" in deploy else count_under(block, "scale")
         yield replace(line, name=name, gpus=gpus if gpus is not None else line.gpus, replicas=replicas)
 
 
@@ -173,7 +213,7 @@ def _environment(block: dict[str, Any]) -> dict[str, str]:
     given = block.get("environment")
     if isinstance(given, dict):
         return {str(name): str(value) for name, value in given.items() if value is not None}
-    return {name: value for name, _, value in (str(e).partition("=") for e in _list(block, "environment"))}
+    return {name: value for name, _, value in (str(e).partition("=") for e in list_under(block, "environment"))}
 
 
 def _words(value: Any) -> list[str]:
@@ -183,58 +223,3 @@ def _words(value: Any) -> list[str]:
         return [str(word) for word in value]
     commands = read_script(str(value)).commands
     return list(commands[0].words) if len(commands) == 1 else ["sh", "-c", str(value)]
-
-
-def _block(owner: Mapping[Any, Any], key: Any) -> dict[Any, Any]:
-    """Return the mapping under a key; {} where it is missing or empty.
-
-    Raises:
-        InputError: The value is something else.
-    """
-    found = owner.get(key)
-    if not found:
-        return {}
-    if not isinstance(found, dict):
-        raise InputError(f"{key} of a manifest is a mapping", str(found), f"{key}: {{...}}")
-    return found
-
-
-def _list(owner: Mapping[Any, Any], key: str) -> list[Any]:
-    """Return the list under a key; [] where it is missing or empty.
-
-    Raises:
-        InputError: The value is something else.
-    """
-    found = owner.get(key)
-    if not found:
-        return []
-    if not isinstance(found, list):
-        raise InputError(f"{key} of a manifest is a list", str(found), f"{key}: [...]")
-    return found
-
-
-def _blocks(owner: Mapping[Any, Any], key: str) -> list[dict[Any, Any]]:
-    """Return the list of mappings under a key; [] where it is missing or empty.
-
-    Raises:
-        InputError: The value, or one of its entries, is something else.
-    """
-    found = _list(owner, key)
-    wrong = next((entry for entry in found if not isinstance(entry, dict)), None)
-    if wrong is not None:
-        raise InputError(f"each entry of {key} in a manifest is a mapping", str(wrong), f"{key}: [{{...}}]")
-    return found
-
-
-def _count(owner: Mapping[Any, Any], key: Any) -> int:
-    """Return the whole number under a key; 1 where it is missing.
-
-    Raises:
-        InputError: The value is something else.
-    """
-    found = owner.get(key)
-    if found is None:
-        return 1
-    if isinstance(found, bool) or not str(found).isdecimal():
-        raise InputError(f"{key} of a manifest is a whole number", str(found), "1")
-    return int(found)

@@ -13,6 +13,7 @@ from catalogs.deployments.key_texts import parse_settings, with_keys
 from catalogs.deployments.layout import Layout
 from catalogs.deployments.resolve import CatalogLookup, resolve_pools
 from catalogs.deployments.schema import Deployment, deployment_of_keys
+from catalogs.engines.flags import flag_table
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
@@ -153,7 +154,7 @@ def _combined(
     lines = [replace(line, model=named, gpus=seen if line.gpus is None else line.gpus) for line in lines]
     chosen = [line for line in _chosen(lines, service) if not _is_further_node(line, notes)]
     servers = [_server(line, notes, len(lines) > 1) for line in chosen or lines[:1]]
-    keys = _joined(servers)
+    keys = _joined(servers, notes)
     if hardware is None and "hardware" not in changed:
         hardware = _stated_hardware(servers)
     keys = with_keys({"hardware": hardware, **keys}, changed)
@@ -237,6 +238,10 @@ def _without_unset(line: LaunchLine, notes: list[Note]) -> LaunchLine:
             kept.append(word)
             continue
         is_value = i > 0 and line.words[i - 1].startswith("-")
+        flag = word.partition("=")[0] if word.startswith("-") else line.words[i - 1] if is_value else ""
+        if flag_table(line.engine).is_ignored(flag):
+            kept.append(word)
+            continue
         if word == "${" + unset[0] + "}" and not is_value:
             notes.append(Note("assumed", word, "the variable is not set; the word is left out"))
             continue
@@ -253,7 +258,7 @@ def _without_unset(line: LaunchLine, notes: list[Note]) -> LaunchLine:
     return replace(line, words=tuple(kept))
 
 
-def _joined(servers: Sequence[_Server]) -> dict[str, Any]:
+def _joined(servers: Sequence[_Server], notes: list[Note]) -> dict[str, Any]:
     """Return the keys of all servers together: equal ones are replicas, and those of two roles are disaggregated.
 
     Raises:
@@ -267,6 +272,9 @@ def _joined(servers: Sequence[_Server]) -> dict[str, Any]:
         else:
             same.append(server)
     counts = [sum(server.replicas for server in group) for group in groups]
+    if len(groups) == 2 and {group[0].role for group in groups} == {"prefill", "both"}:
+        groups = [[replace(s, role="decode") if s.role == "both" else s for s in group] for group in groups]
+        notes.append(Note("assumed", "", "the server beside the prefill server decodes"))
     if len(groups) == 1:
         return groups[0][0].keys | {"replicas": counts[0]}
     by_role = {group[0].role: (group[0], count) for group, count in zip(groups, counts, strict=True)}
@@ -357,10 +365,8 @@ def _has_receive_interval(servers: Sequence[_Server]) -> bool:
 
 
 def _receives(written: Deployment, hardware: Hardware) -> bool:
-    """Return whether the profile of SGLang has the receive interval of the published recipes on this hardware."""
-    unit = hardware.accelerator
-    names = CatalogLookup.on(hardware, written.model, written.engine)
-    return names.engine.limits_rule(unit.memory_bytes, unit.name, unit.kind).receiving is not None
+    """Return whether the profile of SGLang has the receive interval of the published recipes here."""
+    return CatalogLookup.on(hardware, written.model, written.engine).engine.receiving is not None
 
 
 def parse_variables(texts: Sequence[str]) -> dict[str, str]:

@@ -187,6 +187,22 @@ class Reading:
         elif copies:
             self.keys["redundant_experts"] = copies
 
+    def drop_overlap_without_deepep(self, *, refused: bool) -> None:
+        """Leave out the overlap of two halves of a step, with a note, where the exchange is not DeepEP's.
+
+        Args:
+            refused: The engine does not start in this case; otherwise it runs steps in one batch.
+        """
+        if self.keys.get("two_batch_overlap") and not str(self.keys.get("all2all_backend")).startswith("deepep"):
+            del self.keys["two_batch_overlap"]
+            flag = self.table.by_key["two_batch_overlap"]
+            self.notes[:] = [note for note in self.notes if note.flag != flag]
+            text = "halves of a step overlap only with DeepEP's exchange of tokens, which the command does not choose"
+            if refused:
+                self.note("trap", flag, f"{text}: the engine refuses to start, and is simulated without the flag")
+            else:
+                self.note("no effect", flag, text)
+
     def stage_variable(self, name: str) -> None:
         """Read the environment variable that states the layers of each pipeline stage, such as "20,21,21,18".
 

@@ -121,6 +121,11 @@ def _layout(reading: Reading) -> None:
         del keys["all2all_backend"]
         reading.note("not simulated", f"--moe-a2a-backend {backend}", OTHER_EXCHANGE)
     reading.balancer("--enable-eplb")
+    reading.drop_overlap_without_deepep(refused=False)
+    if keys.get("data_parallel", 1) == 1 and keys.pop("rank_dispatch", None) is not None:
+        reading.note(
+            "no effect", reading.table.by_key["rank_dispatch"], "the server has no attention ranks to choose from"
+        )
 
 
 def _limits(reading: Reading) -> None:

@@ -24,6 +24,9 @@ _SETTERS: Final = ("export", "declare", "local", "readonly", "typeset")
 
 _ENDS: Final = ";&|\n()"
 
+#: The number of the script's own arguments. A loop over them is passed over, because none are given.
+ARGUMENTS: Final = "$#"
+
 
 @dataclass(frozen=True, slots=True)
 class ShellCommand:
@@ -163,8 +166,8 @@ class _Reader:
         self._word += text
 
     def _escape(self) -> None:
-        following = re.match(r"\\[ \t]*\n", self.text[self.at :])
-        if following:  # a space after the backslash is a common slip of copied lines
+        following = re.match(r"\\[ \t]*\n|\\[ \t]+(?=--)", self.text[self.at :])
+        if following:  # a space after the backslash is a common slip of copied lines, as are lines joined by YAML
             self._end_word()
             self.at += following.end()
             return
@@ -218,9 +221,10 @@ class _Reader:
             self.at = name.end()
             self._expand(name[0], quoted)
             return
-        self.at += (
-            2 if text[at + 1 : at + 2] in ("@", "*", "#", "?", "!", "$") or text[at + 1 : at + 2].isdigit() else 1
-        )
+        sign = text[at + 1 : at + 2]
+        self.at += 2 if sign.isdigit() or (sign and sign in "@*#?!$") else 1
+        if sign == "#":
+            self._add(ARGUMENTS, quoted)
         if self.at == at + 1:
             self._add("$", quoted)
 
@@ -402,7 +406,9 @@ class _Reader:
             self._branches.append(_Branch(taken, taken is True))
             self._tests = True
         elif head in ("case", "for", "while", "until"):
-            self._branches.append(_Branch(None, loop=head != "case"))
+            test = ["0" if word == ARGUMENTS else word for word in words[1:]]
+            never = head == "while" and ARGUMENTS in words and condition_holds(test) is False
+            self._branches.append(_Branch(False if never else None, loop=head != "case"))
         elif head in ("fi", "esac", "done"):
             if self._branches:
                 self._branches.pop()

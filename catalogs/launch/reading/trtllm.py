@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from catalogs.engines.flags import flag_table
 from catalogs.errors import InputError
 from catalogs.launch.reading.lines import LaunchLine
 from catalogs.launch.reading.names import DTYPES
-from catalogs.launch.reading.reading import OTHER_KERNELS, Reading, named_file
+from catalogs.launch.reading.reading import OTHER_KERNELS, Reading, merged, named_file
 from catalogs.launch.trtllm import ATTENTION_BACKENDS, MOE_BACKENDS
 
 #: Keys of the file that state one key of deployment.yaml (llmapi/llm_args.py).
@@ -62,16 +63,15 @@ def read_trtllm(line: LaunchLine) -> Reading:
     if mode is not None and mode.value.lower() in roles:
         reading.role = roles[mode.value.lower()]
         reading.note("read", mode.text, f"the server of a pool: {reading.role}")
-    backend = special.get("--backend")
-    if backend is not None and backend.value not in ("pytorch",):
-        reading.note("not simulated", backend.text, "steps are those of the pytorch backend")
-    elif backend is not None:
-        reading.note("read", backend.text, "the backend that is simulated")
+    _backend(reading)
     model = reading.model(written, written)
     config = special.get("--config")
     options = {} if config is None else named_file(config.value, line.files)
     if config is not None:
         reading.note("read", config.text, f"{len(options)} options of the file")
+    options = merged(options, reading.objects.get("--override-engine-args", {}))
+    if "--enable-attention-dp" in special:
+        options.setdefault("enable_attention_dp", True)
     _options(reading, dict(options), model.encodes_prompt)
     experts = special.get("--ep_size")
     if experts is not None:
@@ -79,6 +79,22 @@ def read_trtllm(line: LaunchLine) -> Reading:
     if "--cp_size" in special and special["--cp_size"].integer() > 1:
         reading.note("not simulated", special["--cp_size"].text, "prompts are not split over context ranks")
     return reading
+
+
+def _backend(reading: Reading) -> None:
+    """State the engine of the backend: PyTorch, or TensorRT, the default before 1.0."""
+    given = reading.special.get("--backend")
+    version = re.match(r"(\d+)\.", reading.line.version or "")
+    older = version is not None and int(version[1]) < 1
+    name = given.value.lower() if given is not None else "tensorrt" if older else "pytorch"
+    flag = given.text if given is not None else reading.line.image
+    if name in ("tensorrt", "cpp", "trt"):
+        reading.keys["engine"] = "trtllm-tensorrt"
+        reading.note("read", flag, "engine: trtllm-tensorrt, the TensorRT backend")
+    elif given is not None and name == "pytorch":
+        reading.note("read", flag, "the backend that is simulated")
+    elif given is not None:
+        reading.note("not simulated", flag, "steps are those of the pytorch backend")
 
 
 def _experts(reading: Reading, size: int, flag: str) -> None:

@@ -87,6 +87,7 @@ def read_vllm(line: LaunchLine) -> Reading:
     _variables(reading)
     reading.leave_out_unknown_choices()
     _copies(reading)
+    reading.drop_overlap_without_deepep(refused=True)
     return reading
 
 
@@ -264,6 +265,9 @@ def _media(reading: Reading, model: ModelSpec) -> None:
         for name in ("--limit-mm-per-prompt", "--language-model-only"):
             if name in reading.special:
                 reading.note("no effect", reading.special[name].text, f"{model.name} reads text")
+        if reading.keys.pop("multimodal", None) is not None:
+            text = f"the catalog knows no encoder of {model.name} for images, videos or audio: only text is simulated"
+            reading.note("not simulated", "--mm-encoder-tp-mode", text)
         return
     text_only = "--language-model-only" in reading.special
     kept = [m for m in model.modalities if not text_only and _limit(limits.get(m)) != 0]
@@ -301,8 +305,11 @@ def _copies(reading: Reading) -> None:
     for key, value in config.items():
         if key != "num_redundant_experts":
             reading.note("not simulated", f"--eplb-config.{key} {value}", "the balancer keeps loads equal at no cost")
-    if config.get("num_redundant_experts"):
-        reading.state("redundant_experts", config["num_redundant_experts"], reading.special["--eplb-config"].text)
+    copies = str(config.get("num_redundant_experts") or 0)
+    if not copies.isdecimal():
+        raise InputError("num_redundant_experts of --eplb-config is a whole number", copies, "32")
+    if int(copies):
+        reading.state("redundant_experts", int(copies), reading.special["--eplb-config"].text)
     reading.balancer("--enable-eplb")
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
-from planner.cli.options import JsonTo, write_result
+from catalogs.ui.shared_options import option, options_of
+from planner.cli.options import OUTPUT, JsonTo, write_result
 
 if TYPE_CHECKING:
     from planner.networks.studies.analysis import JobQuery
@@ -16,48 +15,35 @@ CONTEXT: Final = 1024
 
 STAGE: Final = "decode"
 
+_WEIGHT_DTYPE = "Data type of the weights, or format of a network: bf16, fp8, int4, ... (default: the model's own)."
+
+_RESOLUTION = "Their size: 1024x1024, a video of 32 frames 640x360x32, audio 30s."
+
+_MODE = "Execution of a network: eager, compiled or tensorrt (default: compiled)."
+
+_PUBLISHED = "Print one decode step in the conventions of a published table."
+
+_step, _network, _output = options_of("Step of a language model"), options_of("Job of a network"), options_of(OUTPUT)
+
 
 def analyze(
-    model: Annotated[str, typer.Option(help="Model: alias, Hugging Face id, or path of a config.json.")],
-    hw: Annotated[str, typer.Option(help="Hardware of one replica, e.g. h100, h100x8.")],
-    batch: Annotated[int, typer.Option(metavar="N", help="Sequences in the step, or jobs of a network together.")] = 1,
-    context: Annotated[
-        int, typer.Option(metavar="N", help="Tokens per sequence; for prefill, the prompt length.")
-    ] = CONTEXT,
-    stage: Annotated[str, typer.Option(help="Stage of inference: decode or prefill.")] = STAGE,
-    weight_dtype: Annotated[
-        str | None,
-        typer.Option(
-            help="Data type of the weights, or format of a network: bf16, fp8, int4, ... (default: the model's own)."
-        ),
-    ] = None,
-    kv_dtype: Annotated[str | None, typer.Option(help="Data type of the KV cache (default: the engine's).")] = None,
-    tensor_parallel: Annotated[
-        int | None, typer.Option(metavar="N", help="Accelerators of the replica (default: all in --hw).")
-    ] = None,
-    engine: Annotated[
-        str | None, typer.Option(help="Serving engine (default: vllm where it serves the model).")
-    ] = None,
-    images: Annotated[
-        int, typer.Option(metavar="N", help="Images, videos or pieces of audio at the start of every prompt (prefill).")
-    ] = 0,
-    resolution: Annotated[
-        str, typer.Option(metavar="SIZE", help="Their size: 1024x1024, a video of 32 frames 640x360x32, audio 30s.")
-    ] = "1024x1024",
-    job: Annotated[
-        str | None, typer.Option(metavar="SIZES", help="Job of a network: 1280x720x81, or sizes as tokens=77.")
-    ] = None,
-    steps: Annotated[int | None, typer.Option(metavar="N", help="Denoising steps of the job of a network.")] = None,
-    mode: Annotated[
-        str | None, typer.Option(help="Execution of a network: eager, compiled or tensorrt (default: compiled).")
-    ] = None,
-    published: Annotated[
-        bool, typer.Option("--published", help="Print one decode step in the conventions of a published table.")
-    ] = False,
+    model: Annotated[str, option(None, "Model: alias, Hugging Face id, or path of a config.json.")],
+    hw: Annotated[str, option(None, "Hardware of one replica, e.g. h100, h100x8.")],
+    batch: Annotated[int, option("N", "Sequences in the step, or jobs of a network together.")] = 1,
+    engine: Annotated[str | None, option(None, "Serving engine (default: vllm where it serves the model).")] = None,
+    weight_dtype: Annotated[str | None, option(None, _WEIGHT_DTYPE)] = None,
+    tensor_parallel: Annotated[int | None, option("N", "Accelerators of the replica (default: all in --hw).")] = None,
+    stage: Annotated[str, _step("NAME", "Stage of inference: decode or prefill.")] = STAGE,
+    context: Annotated[int, _step("N", "Tokens per sequence; for prefill, the prompt length.")] = CONTEXT,
+    kv_dtype: Annotated[str | None, _step("DTYPE", "Data type of the KV cache (default: the engine's).")] = None,
+    images: Annotated[int, _step("N", "Images, videos or pieces of audio at the start of every prompt (prefill).")] = 0,
+    resolution: Annotated[str, _step("SIZE", _RESOLUTION)] = "1024x1024",
+    job: Annotated[str | None, _network("SIZES", "Job of a network: 1280x720x81, or sizes as tokens=77.")] = None,
+    steps: Annotated[int | None, _network("N", "Denoising steps of the job of a network.")] = None,
+    mode: Annotated[str | None, _network("NAME", _MODE)] = None,
+    published: Annotated[bool, _output(None, _PUBLISHED, "--published")] = False,
     json_file: JsonTo = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write an HTML page with the roofline, readable offline.")
-    ] = None,
+    html: Annotated[Path | None, _output("FILE", "Write an HTML page with the roofline, readable offline.")] = None,
 ) -> None:
     """Break one step down by operator: work, bytes, bound, time, memory, and scaling.
 

@@ -7,45 +7,42 @@ from typing import Annotated, Any
 
 import typer
 
-from catalogs.ui.shared_options import FROM_COMMAND_HELP, INPUT_TOKENS_HELP, OUTPUT_TOKENS_HELP, WORKLOAD_HELP
-from planner.cli.options import JsonTo, write_result
+from catalogs.ui.shared_options import (
+    FROM_COMMAND_HELP,
+    INPUT_TOKENS_HELP,
+    OUTPUT_TOKENS_HELP,
+    WORKLOAD_HELP,
+    options_of,
+)
+from planner.cli.options import OUTPUT, JsonTo, write_result
+
+_SET = "Correct a key of the deployment that was read; repeatable."
+
+_today, _load = options_of("What runs today"), options_of("Load")
+_wanted, _output = options_of("What is wanted"), options_of(OUTPUT)
 
 
 def improve(
-    from_command: Annotated[str | None, typer.Option(metavar="COMMAND", help=FROM_COMMAND_HELP)] = None,
-    launch: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Script or manifest instead; see catalog import-launch.")
-    ] = None,
-    hw: Annotated[str | None, typer.Option(help="Hardware that the command runs on, such as h100x8.")] = None,
+    from_command: Annotated[str | None, _today("COMMAND", FROM_COMMAND_HELP)] = None,
+    launch: Annotated[Path | None, _today("FILE", "Script or manifest instead; see catalog import-launch.")] = None,
+    hw: Annotated[str | None, _today("H", "Hardware that the command runs on, such as h100x8.")] = None,
+    settings: Annotated[list[str] | None, _today("KEY=VALUE", _SET, "--set")] = None,
+    env: Annotated[list[str] | None, _today("NAME=VALUE", "Value of a variable of the text; repeatable.")] = None,
+    service: Annotated[str | None, _today("NAME", "Server that counts, by its name or its number.")] = None,
+    workload: Annotated[str | None, _load("W", WORKLOAD_HELP)] = None,
+    rate: Annotated[float | None, _load("R", "Requests per second today (default: the highest).")] = None,
+    input_tokens: Annotated[int | None, _load("N", INPUT_TOKENS_HELP)] = None,
+    output_tokens: Annotated[int | None, _load("N", OUTPUT_TOKENS_HELP)] = None,
+    seed: Annotated[int, _load("N", "Seed of workload and search.", min=0)] = 0,
     slo: Annotated[
-        list[str] | None,
-        typer.Option(metavar="METRIC.STAT=LIMIT", help="Objective, e.g. ttft.p99=2s; repeat or use commas."),
+        list[str] | None, _wanted("METRIC.STAT=LIMIT", "Objective, e.g. ttft.p99=2s; repeat or use commas.")
     ] = None,
-    workload: Annotated[str | None, typer.Option(help=WORKLOAD_HELP)] = None,
-    rate: Annotated[float | None, typer.Option(help="Requests per second today (default: the highest).")] = None,
-    input_tokens: Annotated[int | None, typer.Option(metavar="N", help=INPUT_TOKENS_HELP)] = None,
-    output_tokens: Annotated[int | None, typer.Option(metavar="N", help=OUTPUT_TOKENS_HELP)] = None,
-    other_hw: Annotated[
-        list[str] | None, typer.Option(metavar="H", help="Other hardware to compare with; repeatable.")
-    ] = None,
-    objective: Annotated[str, typer.Option(help="cost, energy, carbon, throughput, goodput or latency.")] = "cost",
-    confidence: Annotated[float | None, typer.Option(help="Probability with which each objective is met.")] = None,
-    precision: Annotated[
-        list[str] | None, typer.Option(metavar="DTYPE", help="Weight dtypes to choose from, e.g. native.")
-    ] = None,
-    price: Annotated[float | None, typer.Option(metavar="USD", help="Your price of the hardware, per hour.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Correct a key of the deployment that was read; repeatable."),
-    ] = None,
-    env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Value of a variable of the text; repeatable.")
-    ] = None,
-    service: Annotated[str | None, typer.Option(help="Server that counts, by its name or its number.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of workload and search.")] = 0,
-    deployment_out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the improved deployment, for `simulate`.")
-    ] = None,
+    confidence: Annotated[float | None, _wanted("P", "Probability with which each objective is met.")] = None,
+    objective: Annotated[str, _wanted("NAME", "cost, energy, carbon, throughput, goodput or latency.")] = "cost",
+    other_hw: Annotated[list[str] | None, _wanted("H", "Other hardware to compare with; repeatable.")] = None,
+    precision: Annotated[list[str] | None, _wanted("DTYPE", "Weight dtypes to choose from, e.g. native.")] = None,
+    price: Annotated[float | None, _wanted("USD", "Your price of the hardware, per hour.")] = None,
+    deployment_out: Annotated[Path | None, _output("FILE", "Write the improved deployment, for `simulate`.")] = None,
     json_file: JsonTo = None,
 ) -> None:
     """Find what to change in a running deployment, and what each change brings; exits with 1 if nothing meets the SLOs.

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.options import JsonTo, write_result
+from catalogs.ui.shared_options import options_of
+from planner.cli.options import OUTPUT, JsonTo, write_result
 
 if TYPE_CHECKING:
     from planner.matrix.matrix_file import MatrixFile
@@ -34,24 +35,27 @@ _MACHINE = "With --run: write what the machine did, with a page, into a folder b
 
 _RUN = "Also measure the cells whose engine is installed on this machine (hardware: local)."
 
+_cells, _measurement = options_of("Cells"), options_of("Measurement")
+_work, _output = options_of("Work"), options_of(OUTPUT)
+
 
 def matrix(
     file: Annotated[Path | None, typer.Argument(metavar="[matrix.yaml]", help=_FILE)] = None,
-    preset: Annotated[str | None, typer.Option(metavar="NAME", help=_PRESET)] = None,
-    hw: Annotated[str | None, typer.Option(metavar="HARDWARE", help=_HARDWARE)] = None,
-    measured: Annotated[list[Path] | None, typer.Option(metavar="FILE", help=_MEASURED)] = None,
-    run: Annotated[bool, typer.Option("--run", help=_RUN)] = False,
-    python: Annotated[Path | None, typer.Option(metavar="PATH", help=_PYTHON)] = None,
-    server: Annotated[Path | None, typer.Option(metavar="PATH", help=_SERVER)] = None,
-    threads: Annotated[int, typer.Option(metavar="N", help="With --run: threads of an engine on a CPU.", min=1)] = 1,
-    machine: Annotated[Path | None, typer.Option(metavar="DIR", help=_MACHINE)] = None,
-    only: Annotated[str | None, typer.Option(metavar="TEXT", help="Only cells whose name contains this text.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML page with charts.")] = None,
-    csv: Annotated[Path | None, typer.Option(metavar="DIR", help=_CSV)] = None,
+    preset: Annotated[str | None, _cells("NAME", _PRESET)] = None,
+    hw: Annotated[str | None, _cells("HARDWARE", _HARDWARE)] = None,
+    only: Annotated[str | None, _cells("TEXT", "Only cells whose name contains this text.")] = None,
+    measured: Annotated[list[Path] | None, _measurement("FILE", _MEASURED)] = None,
+    run: Annotated[bool, _measurement(None, _RUN, "--run")] = False,
+    python: Annotated[Path | None, _measurement("PATH", _PYTHON)] = None,
+    server: Annotated[Path | None, _measurement("PATH", _SERVER)] = None,
+    threads: Annotated[int, _measurement("N", "With --run: threads of an engine on a CPU.", min=1)] = 1,
+    machine: Annotated[Path | None, _measurement("DIR", _MACHINE)] = None,
+    jobs: Annotated[int | None, _work("N", _JOBS, min=1)] = None,
+    distributed: Annotated[str | None, _work("ADDRESS", _CLUSTER)] = None,
+    resume: Annotated[bool, _work(None, "Keep the rows that rows.log in --csv DIR holds.", "--resume")] = False,
+    html: Annotated[Path | None, _output("FILE", "Write an HTML page with charts.")] = None,
+    csv: Annotated[Path | None, _output("DIR", _CSV)] = None,
     json_file: JsonTo = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Keep the rows that rows.log in --csv DIR holds.")] = False,
-    jobs: Annotated[int | None, typer.Option(metavar="N", help=_JOBS, min=1)] = None,
-    distributed: Annotated[str | None, typer.Option(metavar="ADDRESS", help=_CLUSTER)] = None,
 ) -> None:
     """Simulate every combination of models, engines, hardware, workloads and batches; exit status 1 if none is ok.
 

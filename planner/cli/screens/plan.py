@@ -160,7 +160,7 @@ def _question(answer: Answer) -> Line:
 
 
 def _capacity_lines(plan: Plan, request: PlanRequest) -> Iterator[Line]:
-    why = f" ({plan.limited_by})" if plan.limited_by else ""
+    why = f" ({plan.limit_words})" if plan.limit_words else ""
     if plan.capacity_requests_per_s is None:
         yield "Capacity", "none"
     else:

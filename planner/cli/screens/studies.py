@@ -9,7 +9,7 @@ from typing import Final
 
 from catalogs.ui.charts import number_text
 from catalogs.ui.terminal import LABEL, Line, open_console, show_lines, text_table
-from catalogs.ui.words import dollars, duration_text, grams, joules, percent, rate, seconds
+from catalogs.ui.words import dollars, duration_text, grams, joules, percent, rate, seconds, sure_percent
 from planner.deploy.package import Package
 from planner.report.evidence import growth_row
 from planner.search.pareto_search import ParetoAnswer, best_balance_words, footnotes, shown, shown_unit
@@ -32,6 +32,7 @@ _TEXT: Final[Mapping[str, Callable[[float | None], str]]] = {
     "joules": joules,
     "grams": grams,
     "share": percent,
+    "confidence": sure_percent,
 }
 
 
@@ -64,7 +65,7 @@ def _show_figures(c: PlanComparison, heads: tuple[str, str], remarks: Sequence[s
 
 def _cells(f: Figure, heads: tuple[str, str]) -> tuple[str, ...]:
     values = ("none" if value is None else _TEXT[f.unit](value) for value in (f.a, f.b))
-    unit = "points" if f.unit == "share" else "%"  # of shares, percentage points
+    unit = "points" if f.unit in ("share", "confidence") else "%"  # of shares, percentage points
     change = "" if f.change is None else f"{100 * f.change + 0.0:+.0f} {unit}".replace("-0 ", "+0 ")
     return (f.name, *values, change, {"A": heads[0], "B": heads[1]}.get(f.better, f.better))
 

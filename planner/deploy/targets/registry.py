@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from catalogs.errors import InputError, nearest_name
-from planner.deploy.disaggregated import transfer_refusal
+from planner.deploy.disaggregated import device_refusal
 from planner.deploy.files import DeploymentFiles
 from planner.deploy.serving import Serving
 from planner.deploy.targets import compose, kserve, kubernetes, leaderworkerset, llm_d, ray_serve, shell, triton
@@ -161,5 +161,5 @@ def _refusals(name: str, target: DeployTarget, pools: Sequence[Serving]) -> Iter
         yield f"{name} does not support prefill and decode servers"
     elif name == "kserve" and pools[0].family != "vllm":
         yield "KServe's scheduler pairs prefill and decode servers of vLLM only"
-    elif why := transfer_refusal(*pools):
+    elif why := device_refusal(pools[1]):
         yield why

@@ -82,7 +82,7 @@ def _latencies(a: NetworkPlan, b: NetworkPlan) -> Iterator[Figure]:
         ]
         yield Figure(name, "seconds", values[0], values[1])
         sure = [None if row is None else row.probability_met for row in found]
-        yield Figure(f"confidence in {name}", "share", sure[0], sure[1], False)
+        yield Figure(f"confidence in {name}", "confidence", sure[0], sure[1], False)
 
 
 def _notes(a: NetworkAnswer, b: NetworkAnswer, one: NetworkPlan | None, two: NetworkPlan | None) -> Iterator[str]:

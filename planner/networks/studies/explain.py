@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from catalogs.deployments.networks import as_network_deployment
-from catalogs.hardware.catalog import parse_hardware, with_count, with_nodes
+from catalogs.hardware.catalog import MOST_NODES, parse_hardware, with_count, with_nodes
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.terminal import ProgressCallback
 from catalogs.ui.words import counted, digits, dollars, human_s, percent, seconds
@@ -33,7 +33,8 @@ _GOALS: Final = {
 #: Trials of the search on each piece of hardware that is tried.
 _TRIALS: Final = 8
 
-_MOST_NODES: Final = 4
+#: Below this number of nodes, one more node is tried; from it on, twice as many.
+_DOUBLED_FROM_NODES: Final = 4
 
 
 def explain_network(answer: NetworkAnswer, tell: ProgressCallback = lambda _: None) -> Explanation:
@@ -164,8 +165,9 @@ def _tried(own: Hardware) -> Iterator[tuple[str, Hardware, str]]:
     whole = with_count(with_nodes(own, 1), most)
     if own.n_accelerators < most:
         yield "hardware", whole, "more of the same accelerators"
-    else:
-        yield "hardware", with_nodes(whole, own.n_nodes + 1 if own.n_nodes < _MOST_NODES else 2 * own.n_nodes), ""
+    elif own.n_nodes < MOST_NODES:
+        more = own.n_nodes + 1 if own.n_nodes < _DOUBLED_FROM_NODES else min(2 * own.n_nodes, MOST_NODES)
+        yield "hardware", with_nodes(whole, more), ""
     for name in ACCELERATORS_TRIED:
         if name != own.accelerator.name:
             other = parse_hardware(name)

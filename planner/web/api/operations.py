@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 from sqlalchemy.exc import SQLAlchemyError
 
-from catalogs.ui.shared_options import own_version
+from catalogs.ui.installation import own_version
 from planner.web.api.state import State
 from planner.web.metrics import RequestMetrics, label_values, series
 from planner.web.problems import problem

@@ -94,7 +94,7 @@ def _cards(answer: Answer, plan: Plan) -> Iterator[tuple[str, str, str]]:
     carried = (
         f"of at most {rate(plan.capacity_requests_per_s)}" if plan.capacity_requests_per_s else "no capacity found"
     )
-    yield "Rate", rate(plan.requests_per_s), f"{carried}{f'; {plan.limited_by}' if plan.limited_by else ''}"
+    yield "Rate", rate(plan.requests_per_s), f"{carried}{f'; {plan.limit_words}' if plan.limit_words else ''}"
     least = min((row.probability_met for row in plan.slo), default=None)
     yield "Confidence", sure_percent(least), "in each objective"
 
@@ -102,7 +102,7 @@ def _cards(answer: Answer, plan: Plan) -> Iterator[tuple[str, str, str]]:
 def _figures(answer: Answer, plan: Plan) -> Iterator[dict[str, Any]]:
     """Yield the figures of an answer, the main one first."""
     if plan.curve:
-        missed_first = [row.metric for row in sorted(plan.slo, key=lambda row: row.name not in (plan.limited_by or ""))]
+        missed_first = [row.metric for row in sorted(plan.slo, key=lambda row: row.name != plan.limited_by)]
         order = dict.fromkeys([*missed_first, *latency_figures.curve_metrics(plan)])
         for name in order:
             caption = "One replica under its share, scaled to the plan at its rate. Hollow marks: the queue grows."

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Final
 
 from catalogs.errors import InputError
 from catalogs.io.output_files import finite
-from catalogs.ui.shared_options import own_version
+from catalogs.ui.installation import own_version
 from planner.web.mcp.tools import TOOLS, RunningCommand, tool
 
 #: The revision without sessions, and those with a session, newest first.

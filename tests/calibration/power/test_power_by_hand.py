@@ -20,7 +20,9 @@ from calibration.power.model import (
     load_power,
 )
 from catalogs.errors import InputError
+from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Accelerator
+from simulator.costs.totals import gap_w
 
 #: A board of 1,000 W that idles at 100 W and streams 2 TB/s.
 BOARD = Accelerator("b", "B", 1e11, 2e12, {"bf16": 1e15}, 1000.0, 100.0)
@@ -66,6 +68,16 @@ def test_the_shipped_file_is_read_as_it_is() -> None:
     assert power.curves["collective"].base == COLLECTIVE_BASE
     assert set(FITTED) < set(GROUPS)
     assert load_power() is power
+
+
+@pytest.mark.parametrize(("hardware", "read_w"), [("h100", 152.0), ("b200", 268.0), ("v100-32gb", 66.0)])
+def test_a_rank_that_waits_in_a_collective_draws_what_boards_read(hardware: str, read_w: float) -> None:
+    """NCCL issue 1550, TensorRT-LLM issue 5391 and GLM-130B issue 32: boards at 100 % utilisation in hung servers."""
+    unit, idle = parse_hardware(hardware).accelerator, np.zeros(())
+    waiting_w = float(load_power().watts("collective", idle, idle, unit))
+    assert waiting_w == pytest.approx(read_w, rel=0.15)
+    assert unit.idle_w < gap_w(unit) < waiting_w
+    assert waiting_w < 0.6 * min(float(load_power().watts(group, idle, idle, unit)) for group in FITTED)
 
 
 @pytest.mark.parametrize("text", [None, "{"])

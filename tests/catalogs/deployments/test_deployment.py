@@ -72,6 +72,25 @@ def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
         load_deployment(tmp_path / "none.yaml")
 
 
+@pytest.mark.parametrize(
+    ("engine", "model", "cached"),
+    [
+        ("vllm-0.11", "nemotron-nano-12b-v2", False),  # state-space layers
+        ("vllm-0.15", "nemotron-nano-12b-v2", False),
+        ("vllm-0.17", "nemotron-nano-12b-v2", False),
+        ("vllm", "nemotron-nano-12b-v2", True),
+        ("vllm-0.11", DENSE, True),
+        ("vllm-0.11", "gemma-3-27b", True),  # windows are attention
+    ],
+)
+def test_old_engines_cache_no_prefixes_of_models_with_states_unless_told_to(
+    engine: str, model: str, cached: bool
+) -> None:
+    assert made(engine=engine, model=model).limits.prefix_caching is cached
+    assert made(engine=engine, model=model, prefix_caching=True).limits.prefix_caching
+    assert not made(engine=engine, model=model, prefix_caching=False).limits.prefix_caching
+
+
 def test_nulls_become_the_engines_defaults() -> None:
     r = made()
     assert (r.limits.max_num_batched_tokens, r.limits.max_num_seqs) == (8192, 1024)

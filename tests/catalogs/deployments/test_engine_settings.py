@@ -89,6 +89,21 @@ def test_marlin_is_recorded_where_experts_are_not_in_mxfp4() -> None:
     assert [n for n in notices if n.startswith("recorded, not priced: moe_backend marlin;")]
 
 
+@pytest.mark.parametrize("kernels", ["triton", "deepgemm"])
+def test_kernels_that_decide_on_padded_rows_are_priced(kernels: str) -> None:
+    """vLLM 0.11 pads experts in block-scaled FP8 on cards with HBM, in DeepGEMM only."""
+
+    def is_priced(**changes: object) -> bool:
+        written = {"model": "qwen3-235b-a22b", "hardware": "h100x8", "engine": "vllm-0.11", "weight_dtype": "fp8"}
+        notices = resolve(Deployment.model_validate(written | {"moe_backend": kernels} | changes)).notices
+        return not [n for n in notices if n.startswith("recorded, not priced")]
+
+    assert is_priced()
+    assert not is_priced(engine="vllm")
+    assert not is_priced(weight_dtype="bf16")
+    assert not is_priced(hardware="rtxpro6000x8")
+
+
 def test_a_wrong_name_of_kernels_names_the_nearest() -> None:
     with pytest.raises(InputError) as wrong:
         validate_as(Deployment, {"model": "gpt-oss-120b", "hardware": "h100x2", "moe_backend": "marlon"}, "d.yaml")

@@ -59,7 +59,6 @@ def speculation(speculative: dict[str, object], **keys: object) -> Speculation:
         (MTP | {"model": "llama3.2-1b"}, {}, "with the model's own layers"),
         (EAGLE, {"hardware": "h100x2", "pipeline_parallel": 2}, "together with pipeline_parallel"),
         (EAGLE, {"model": "t5-small"}, "an encoder-decoder model is not simulated together with speculative decoding"),
-        (EAGLE, {"lora": {"adapters": 2}}, "together with LoRA: got 'lora'; nearest valid choice: lora: null"),
         (EAGLE, {"kv_offload": {"host_gib": 8.0}}, "together with KV offload: got 'kv_offload'"),
         (EAGLE | {"num_draft_tokens": 6}, {"engine": "sglang"}, "without a tree"),
         (EAGLE | {"topk": 2, "num_draft_tokens": 40}, {"engine": "sglang"}, "has 4 to 11 tokens to verify"),

@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from catalogs.deployments.resolve import resolve
+from catalogs.deployments.schema import Deployment
 from catalogs.engines.files import engine_profile, list_engines, load_engine, read_engine_file
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
+from catalogs.models.catalog import load_model
 
 UNSUPPORTED = ["tgi", "lmdeploy"]
 
@@ -50,6 +53,33 @@ def test_versions_differ_where_the_engine_did() -> None:
     assert (new.admit_whole_prompt, old.admit_whole_prompt) == (True, False)
     assert old.limits == new.limits
     assert old.host == new.host
+
+
+def test_tensorrt_llm_0_11_hands_over_and_gathers_without_the_rules_of_later_versions() -> None:
+    new, old = load_engine("trtllm"), load_engine("trtllm-tensorrt")
+    assert (new.first_token, old.first_token) == ("admission", "prefill")
+    assert (new.gathers_quantised, old.gathers_quantised) == (True, False)
+
+
+def test_vllm_normalises_in_the_all_reduce_from_0_17_on_where_the_kernel_exists() -> None:
+    """Pull requests 34299 and 34392: Hopper and Blackwell with HBM, several tensor ranks, no other kind of rank."""
+    from catalogs.deployments.resolve import resolve
+    from catalogs.deployments.schema import Deployment
+    from simulator.layers.step import fused_rows
+
+    def rows(engine: str, hardware: str, tp: int, **keys: object) -> int:
+        found = {"model": "llama3.1-8b", "hardware": hardware, "tensor_parallel": tp, "engine": engine, **keys}
+        return fused_rows(resolve(Deployment.model_validate(found)))
+
+    values = 2 * 4096
+    assert rows("vllm-0.15", "h100x2", 2) == rows("vllm-0.11", "h100x2", 2) == rows("sglang", "h100x2", 2) == 0
+    assert [rows("vllm-0.17", "h100x8", tp) for tp in (2, 4, 8)] == [64 * 2**20 // values, 2**21 // values, 128]
+    assert rows("vllm-0.17", "b200x4", 4) == 32 * 2**20 // values
+    assert rows("vllm-0.17", "a100-80gbx4", 4) == rows("vllm-0.17", "rtxpro6000x4", 4) == 0
+    asked = {"fused_allreduce": True}
+    assert rows("vllm-0.17", "h100x4", 2, pipeline_parallel=2) == 0 < rows("vllm", "h100x4", 2, **asked)
+    assert rows("vllm-0.15", "h100x4", 4, **asked) == rows("vllm-0.17", "h100x4", 4)
+    assert rows("vllm-0.17", "h100x4", 4, fused_allreduce=False) == 0
 
 
 def test_vllm_0_11_schedules_in_line_and_sorts_for_top_p() -> None:
@@ -105,7 +135,7 @@ def test_every_engine_file_states_the_wait_of_collectives() -> None:
 @pytest.mark.parametrize("name", UNSUPPORTED)
 def test_known_but_unsupported_engines_say_so(name: str) -> None:
     assert name in list_engines()
-    message = r"not supported yet.*supported: fastertransformer, llama.cpp, orca, pytorch, sarathi, sglang, sglang-bare"
+    message = r"not supported yet.*supported: fastertransformer, llama.cpp, orca, .*, sglang, sglang-0.5, sglang-bare"
     with pytest.raises(InputError, match=message) as caught:
         load_engine(name)
     assert "\n" not in str(caught.value)
@@ -194,14 +224,36 @@ def test_block_size_left_open_is_the_engines() -> None:
     assert [size(e, block_size=64) for e in ("vllm", "sglang", "trtllm")] == [64, 64, 64]
 
 
-def test_sglang_on_large_cards_receives_as_the_recipes_have_it() -> None:
-    def interval(engine: str, hardware: str, requests: int) -> int | None:
-        a = parse_hardware(hardware).accelerator
-        receiving = load_engine(engine).limits_rule(a.memory_bytes, a.name, a.kind).receiving
+def test_sglang_receives_as_the_recipes_of_a_model_have_it() -> None:
+    def interval(engine: str, model: str, hardware: str, requests: int) -> int | None:
+        unit = parse_hardware(hardware).accelerator
+        receiving = load_engine(engine).for_model(load_model(model).architecture, unit).receiving
         return receiving.interval(requests) if receiving else None
 
-    assert [interval("sglang", "b200", n) for n in (4, 15, 16, 64)] == [10, 10, 30, 30]
-    assert interval("sglang", "h200", 64) is None
-    assert interval("sglang-bare", "b200", 64) is None
-    bare, recipe = load_engine("sglang-bare"), load_engine("sglang")
-    assert [r.max_num_batched_tokens for r in bare.limits] == [r.max_num_batched_tokens for r in recipe.limits]
+    for model in ("deepseek-r1", "qwen3.5-397b-a17b"):
+        assert [interval("sglang", model, "b200", n) for n in (4, 15, 16, 64)] == [10, 10, 30, 30]
+        assert interval("sglang", model, "h200", 64) is None
+        assert interval("sglang-bare", model, "b200", 64) is None
+    for model in ("glm-5", "llama3.1-70b"):  # neither the script of GLM-5 nor the server sets one
+        assert interval("sglang", model, "b200", 64) is None
+
+
+def test_sparse_attention_has_an_8_bit_cache_in_sglang_from_blackwell_on() -> None:
+    """_set_default_nsa_kv_cache_dtype of server_args.py; a stated format stays."""
+
+    def kv_dtype(hardware: str, **keys: str) -> str:
+        known = {"model": "glm-5", "engine": "sglang", "tensor_parallel": 8, "weight_dtype": "fp8"}
+        return resolve(Deployment(**known | {"hardware": hardware} | keys)).kv_dtype
+
+    assert [kv_dtype("b200x8"), kv_dtype("h200x8"), kv_dtype("b200x8", kv_dtype="bf16")] == ["fp8", "bf16", "bf16"]
+
+
+def test_only_the_rules_of_the_model_and_the_accelerator_change_a_profile() -> None:
+    engine = load_engine("sglang")
+    b200, h20 = (parse_hardware(name).accelerator for name in ("b200", "h20"))
+    assert engine.for_model("LlamaForCausalLM", b200) is engine
+    assert engine.for_model("DeepseekV3ForCausalLM", h20) is engine  # excepted by name
+    small = replace(b200, memory_bytes=96e9)
+    assert engine.for_model("DeepseekV3ForCausalLM", small) is engine
+    changed = engine.for_model("DeepseekV3ForCausalLM", b200)
+    assert changed == replace(engine, fuses_norms=True, receiving=changed.receiving)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from catalogs.deployments.resolve import CatalogLookup
 from catalogs.errors import InputError
 from catalogs.hardware import files as hardware_files
-from catalogs.hardware.catalog import canonical_order, list_hardware, list_mig_profiles, parse_hardware
+from catalogs.hardware.catalog import MOST_NODES, canonical_order, list_hardware, list_mig_profiles, parse_hardware
 from catalogs.units import GIB, MIB
 
 SCRIPT_NAMES = ["h100", "h200", "b200", "a100-80gb", "l40s", "rtx4090", "rtxpro6000"]
@@ -144,7 +144,7 @@ def test_nodes_of_one_accelerator_each_are_pointed_out() -> None:
 def test_more_than_a_node_holds_are_whole_nodes_and_say_so() -> None:
     many, written = parse_hardware("h100x16"), parse_hardware("2*h100x8")
     assert (many.text, many.n_nodes, many.n_accelerators) == ("2*h100x8", 2, 16)
-    assert many.notices == ("a h100 node holds 8: h100x16 is read as 2*h100x8",)
+    assert many.notices == ("a node of h100 holds 8: h100x16 is read as 2*h100x8",)
     assert (many.node, written.notices) == (written.node, ())
 
 
@@ -283,3 +283,12 @@ def test_an_engine_runs_on_its_makers_only() -> None:
         CatalogLookup.of("llama3.1-70b", "trtllm", "mi300xx8")
     assert "\n" not in str(caught.value)
     assert CatalogLookup.of("llama3.1-70b", "vllm", "tpu-v6ex8").hardware.n_accelerators == 8
+
+
+@pytest.mark.parametrize(
+    "text", [f"{MOST_NODES + 1}*h100x8", f"{MOST_NODES + 1}xh100x8", f"h100x{8 * (MOST_NODES + 1)}"]
+)
+def test_more_nodes_than_can_be_simulated_are_refused_at_once(text: str) -> None:
+    with pytest.raises(InputError, match="hardware has at most 1,024 nodes") as wrong:
+        parse_hardware(text)
+    assert parse_hardware(str(wrong.value.nearest)).n_nodes == MOST_NODES

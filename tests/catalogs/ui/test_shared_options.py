@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalogs.ui.entry_point import run_command
-from catalogs.ui.shared_options import DISTRIBUTION
+from catalogs.ui.installation import DISTRIBUTION
 from catalogs.ui.terminal import TrimmedLines
 from catalogs.ui.words import counted
 

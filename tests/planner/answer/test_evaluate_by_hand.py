@@ -16,7 +16,6 @@ from planner.answer.evaluate import (
     OTHER,
     EvaluatedPlan,
     PlanEvaluator,
-    assumptions,
     objective_value,
     pareto,
 )
@@ -25,6 +24,7 @@ from planner.economics.money import Energy, Money
 from planner.evaluation.capacity import TOLERANCE
 from planner.evaluation.confidence import allowance_for
 from planner.evaluation.evaluator import Load, Observation, RunDetail, RunSizes, judge
+from planner.pipeline import assumptions
 from planner.problem.candidate import Candidate
 from planner.problem.demand import Demand, FailureTolerance, RequiredRates
 from planner.problem.price_list import PriceList
@@ -79,7 +79,7 @@ def test_the_capacity_is_the_highest_rate_that_meets_the_objectives(
     row = found.plan.slo[0]
     assert (row.ci_low_s, row.ci_high_s, row.value_at_confidence_s) == pytest.approx((row.value_s,) * 3)
     higher_rates = effort is BEST or start_per_s is None
-    assert found.plan.limited_by == ("beyond it ttft.p90 is missed" if higher_rates else None)
+    assert found.plan.limited_by == ("ttft.p90" if higher_rates else None)
 
 
 def test_a_light_load_that_misses_leaves_no_capacity() -> None:
@@ -109,7 +109,8 @@ def test_a_start_that_one_seed_measured_is_confirmed_with_few_runs(noise: tuple[
     assert found.capacity_requests_per_s is not None
     assert 14.8 / 1.15 < found.capacity_requests_per_s <= 14.8
     assert (found.capacity_requests_per_s == 14.8) is (max(noise, default=1.0) == 1.0)
-    assert found.plan.limited_by == "beyond it ttft.p90 is missed"
+    assert found.plan.limited_by == "ttft.p90"
+    assert found.plan.limit_words == "beyond it ttft.p90 is missed"
     assert len([load for load in toy.loads if not load.whole_cluster]) <= 10
 
 
@@ -237,7 +238,7 @@ class LateSeeds(KnownPlan):
 def test_a_required_rate_gets_the_verdict_of_the_plan_that_recommends_it() -> None:
     """The walk to the capacity tries other rates with more seeds, which say nothing about the required one."""
     toy = LateSeeds(operator_error=0.05)
-    rate = 12.5
+    rate = 12.9
     planned = evaluator(toy).entry(TWO, rate, BEST, start_is_capacity=True)
     assert planned.met
     assert planned.requests_per_s == rate
@@ -247,6 +248,15 @@ def test_a_required_rate_gets_the_verdict_of_the_plan_that_recommends_it() -> No
         assert again.capacity_requests_per_s == rate
         odds, same = ([row.probability_met for row in found.plan.slo] for found in (again, planned))
         assert odds == pytest.approx(same)
+
+
+def test_the_capacity_of_one_seed_is_raised_where_all_seeds_are_sure_well_beyond_it() -> None:
+    """A rate that fails with all seeds is lowered until they are sure."""
+    for start_per_s in (9.0, 12.5):
+        found = evaluator(LateSeeds(operator_error=0.05)).entry(TWO, start_per_s, BEST, start_is_capacity=True)
+        assert found.met
+        assert found.requests_per_s > 1.02 * start_per_s
+        assert found.plan.limited_by is not None
 
 
 @pytest.mark.parametrize("toy", [KnownPlan(cluster=1.05), KnownPlan(operator_error=0.05), KnownPlan(base_s=0.5)])
@@ -374,7 +384,8 @@ def test_what_ends_the_capacity_is_named() -> None:
     slos = parse_slos(["ttft.p90=50s"])
     asked = evaluator(KnownPlan())
     asked = replace(asked, tester=replace(asked.tester, slos=slos))
-    assert asked.entry(TWO, None, OTHER).plan.limited_by == "beyond it the queue grows"
+    plan = asked.entry(TWO, None, OTHER).plan
+    assert (plan.limited_by, plan.limit_words) == ("queue", "beyond it the queue grows")
 
 
 def test_power_and_energy_are_means_of_the_runs_that_agree_with_the_plan() -> None:
@@ -487,3 +498,34 @@ def test_the_assumed_rate_is_stated() -> None:
     light = PlanRequest(**asked, objective="latency")  # type: ignore[arg-type]
     assert assumptions(light, "100 in")[-1].endswith("figures are at a light load")
     assert "no rate given" not in assumptions(PlanRequest(**asked, requests_per_s=3.0), "100 in")[-1]  # type: ignore[arg-type]
+
+
+@dataclass
+class KneeToy(KnownPlan):
+    """A latency that stays flat up to a knee and then rises as a power of the rate."""
+
+    knee_per_s: float = 15.0
+    power: float = 8.0
+
+    def value_s(self, c: Candidate, rate_per_s: float) -> float:
+        growth = 1 + 2 * (rate_per_s / self.knee_per_s) ** self.power
+        return self.base_s * growth if rate_per_s < self.fluid_requests_per_s(c) else 5.0
+
+
+@pytest.mark.parametrize(
+    ("start_per_s", "knee_per_s", "power", "error", "noise"),
+    [
+        (5.57, 8.86, 14.5, 0.1, (0.967, 1.082, 0.990, 0.949)),
+        (9.196, 18.676, 37.95, 0.2, (0.970, 1.106, 0.934, 1.043)),
+        (9.77, 15.57, 1.58, 0.1, (0.960, 1.097, 0.983, 1.058)),
+    ],
+)
+def test_a_rate_that_is_raised_too_far_does_not_refuse_a_plan_that_is_sure(
+    start_per_s: float, knee_per_s: float, power: float, error: float, noise: tuple[float, ...]
+) -> None:
+    """The last rate simulated extends the latency curve, which then shows that the rate before it is not sure."""
+    toy = KneeToy(knee_per_s=knee_per_s, power=power, operator_error=error, noise=noise)
+    assert evaluator(toy).entry(TWO, start_per_s, BEST, start_is_capacity=True).met
+    raised = evaluator(toy).entry(TWO, start_per_s, BEST)
+    assert raised.met
+    assert raised.requests_per_s >= start_per_s

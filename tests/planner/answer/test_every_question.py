@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from catalogs.ui.entry_point import run_command
 from planner.cli.main import app
 from planner.deploy.targets.registry import TARGETS
 from planner.problem.candidate import replicas_words
+from tests.planner.short_runs import shortened
 
 _PLAN = (
     *("--model", "llama3.2-1b", "--precision", "native", "--set", "search.trials=1", "--set", "kv_dtype=bf16"),
@@ -43,9 +45,17 @@ ELSEWHERE = {"report", "verify", "drift"}
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory, short_runs: None) -> dict[str, Path]:  # noqa: ARG001
-    """One answer of each kind; that with prefill and decode servers is the colocated one, changed by `plan whatif`."""
-    folder, found = tmp_path_factory.mktemp("answers"), {}
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """One answer of each kind, of short runs in slow tests, too, whose studies of it then have short runs as well.
+
+    The answer with prefill and decode servers is the colocated one, changed by `plan whatif`.
+    """
+    with shortened():
+        yield _answers(tmp_path_factory.mktemp("answers"))
+
+
+def _answers(folder: Path) -> dict[str, Path]:
+    found = {}
     for kind, options in REQUESTS.items():
         found[kind] = folder / f"{kind}.json"
         assert run_command("plan", app, [*_PLAN, *options, "--json", str(found[kind])]) == 0

@@ -24,8 +24,6 @@ from simulator.analysis.metrics import summarise
 from simulator.cluster.compiled import compile_deployment
 from simulator.cluster.simulate import simulate
 
-pytestmark = pytest.mark.usefixtures("short_runs")
-
 TIGHT = "ttft.p90=50ms"
 
 
@@ -117,12 +115,13 @@ def test_met_capacity_interval_and_probability_agree_at_every_confidence(rate: f
     )
 
 
+@pytest.mark.usual_runs
 def test_more_confidence_never_means_more_capacity() -> None:
     capacities = [
         answer_to("llama3.1-8b", "rtx4090", "tpot.p95=40ms", trials=2, confidence=sure)["best"][
             "capacity_requests_per_s"
         ]
-        for sure in (0.5, 0.7, 0.9)
+        for sure in (0.5, 0.9)
     ]
     assert capacities == sorted(capacities, reverse=True)
     assert capacities[0] > 1.2 * capacities[-1]
@@ -177,12 +176,16 @@ def test_a_rate_is_carried_by_the_smallest_part_that_holds_it_at_its_part_of_the
 
 @cache
 def priced_plan() -> dict[str, Any]:
-    """Two replicas carry the load; two GPUs of one replica would need an instance of four."""
+    """Two replicas carry the load; two GPUs of one replica would need an instance of four.
+
+    Runs of 200 requests are too short to show that two replicas keep up with the rate.
+    """
     fixed = Overrides.of({"kv_dtype": "bf16", "max_num_seqs": 256, "max_num_batched_tokens": 2048})
     given = {"requests_per_s": 45.0, "precisions": ("bf16",), "fixed": fixed}
     return answer_to("llama3.1-8b", "l40sx4", "ttft.p99=2s", trials=20, **given)
 
 
+@pytest.mark.usual_runs
 def test_the_lowest_cost_is_that_of_the_whole_instances_and_names_them() -> None:
     plan = priced_plan()["best"]
     cost, used = plan["cost"], plan["deployment"]["replicas"] * plan["deployment"]["tensor_parallel"]
@@ -196,6 +199,7 @@ def test_the_lowest_cost_is_that_of_the_whole_instances_and_names_them() -> None
     assert all(r["as_of"] and r["contract"] for r in rows)
 
 
+@pytest.mark.usual_runs
 @pytest.mark.parametrize("width", [80, 100])
 def test_the_screen_names_instances_commitment_place_and_date_and_lists_regions(width: int) -> None:
     text = render(parse_answer(priced_plan()), width)

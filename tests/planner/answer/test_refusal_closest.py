@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.answer.refusal import _least_missed
+from planner.answer.refusal import least_missed
 from planner.problem.candidate import Candidate
 from planner.search.candidate_tester import UNSTABLE, Outcome
 from tests.planner.queue_toy import candidate
@@ -33,5 +33,5 @@ def carried_per_s(c: Candidate) -> float:
 )
 def test_the_closest_plan(two: float, three: float, three_small: float, closest: Candidate) -> None:
     found = [outcome(TWO, two), outcome(THREE, three), outcome(THREE_SMALL, three_small)]
-    assert _least_missed(found, carried_per_s) == closest
-    assert _least_missed(found[::-1], carried_per_s) == closest
+    assert least_missed(found, carried_per_s) == closest
+    assert least_missed(found[::-1], carried_per_s) == closest

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalogs.errors import InputError
-from catalogs.hardware.catalog import parse_hardware, with_count
+from catalogs.hardware.catalog import MOST_NODES, parse_hardware, with_count
 from catalogs.hardware.specs import Hardware
 from planner.answer import candidate_search
 from planner.answer.evaluate import PlanEvaluator
@@ -131,6 +131,11 @@ def test_the_rate_of_users_follows_from_the_latencies_of_the_hardware_that_is_tr
         found = refuser(request)._try_on(other)
         assert found is not None
         assert found == refuser(request.replace(hardware=other.text))._try_on(other)
+
+
+def test_no_more_nodes_are_tried_than_hardware_has() -> None:
+    assert [h.n_nodes for h in more_of(parse_hardware(f"{MOST_NODES // 4}*h100x8"))] == [MOST_NODES // 2, MOST_NODES]
+    assert list(more_of(parse_hardware(f"{MOST_NODES}*h100x8"))) == []
 
 
 # ---- the suggestion is what `plan --hw` answers with it

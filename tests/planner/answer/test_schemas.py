@@ -25,8 +25,6 @@ from planner.search.pareto_search import make_front
 from planner.sections.full_answer import parse_answer
 from planner.sections.registry import SECTIONS
 
-pytestmark = pytest.mark.usefixtures("short_runs")
-
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "planner" / "schemas"
 SMALL = {

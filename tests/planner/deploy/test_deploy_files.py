@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
-from catalogs.deployments.resolve import resolve
-from catalogs.deployments.schema import Deployment
+from catalogs.deployments.resolve import resolve, resolve_pools
+from catalogs.deployments.schema import Deployment, Disaggregation
 from catalogs.errors import InputError
 from catalogs.launch.arguments import Arguments
 from catalogs.launch.command import serve_arguments
@@ -372,6 +372,10 @@ def test_llama_server_and_sglang_flags() -> None:
     assert "--load-balance-method" not in words
     fewest = resolve(written.model_copy(update={"rank_dispatch": "least_requests"}))
     assert "--load-balance-method total_requests" in serve_arguments(fewest).text
+    pools = {"prefill_replicas": 1, "decode_replicas": 1, "prefill": {"rank_dispatch": "round_robin"}}
+    apart = written.model_copy(update={"hardware": "2*h200x8", "disaggregation": Disaggregation(**pools)})
+    for pool, stated in zip(resolve_pools(apart), (True, False), strict=True):  # prefill servers draw ranks by default
+        assert ("--load-balance-method round_robin" in serve_arguments(pool).text) is stated
     assert "--tp-size 8 --attn-dp-size 4 --ep-size 8" in words
     assert f"--max-running-requests {4 * ranks.limits.max_num_seqs} " in words
     fp8 = resolve(Deployment(model="llama3.1-8b", hardware="h100", engine="llama.cpp", weight_dtype="fp8"))

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from catalogs.economics.electricity import Grid, load_grid
 from catalogs.economics.locations import LocatedGrid, locate_grid
 from catalogs.economics.prices import Price
+from catalogs.ui.words import dollars
 from planner.economics.money import Rates, energy, grid_words, money
+
+AMOUNTS = {0.0: "$0.00", 1234.5: "$1,234.50", 0.046: "$0.046", 5.3e-5: "$0.000053", 2e-7: "$0.0000002", None: "unknown"}
+
+
+@pytest.mark.parametrize("usd", AMOUNTS)
+def test_amounts_have_no_exponent(usd: float | None) -> None:
+    assert dollars(usd) == AMOUNTS[usd]
 
 
 def test_dollars_by_hand() -> None:

@@ -123,3 +123,29 @@ def test_hopeless_rates_are_not_probed_and_change_nothing() -> None:
     assert (quicker.requests_per_s, quicker.upper_requests_per_s) == (plain.requests_per_s, plain.upper_requests_per_s)
     assert probed == [rate for rate in all_probed if rate <= 6.0]
     assert [rate for rate in asked if rate <= 6.0] == probed[:1]
+
+
+def test_a_close_guess_is_left_in_small_steps_that_grow() -> None:
+    probed: list[float] = []
+
+    def probe(rate: float) -> Verdict:
+        probed.append(rate)
+        return verdict(rate, rate <= capacity)
+
+    capacity = 8.0
+    find_capacity(probe, 10.0, verdict(0.01, True), first_step=1.05)
+    assert probed[:3] == pytest.approx([10.0, 10 / 1.05, 10 / 1.05**3])  # 1.05, 1.05^2, then 1.05^4
+    assert probed[3] == pytest.approx(10 / 1.05**7)
+    probed.clear()
+    capacity = 15.0
+    find_capacity(probe, 10.0, verdict(0.01, True), first_step=1.05)
+    assert probed[:5] == pytest.approx([10.0, 10 * 1.05, 10 * 1.05**3, 10 * 1.05**7, 10 * 1.05**7 * 1.4])
+
+
+@given(st.floats(0.05, 1e3), st.floats(0.05, 1e3), st.floats(1.01, 1.4))
+def test_a_small_first_step_ends_as_close_to_the_capacity(capacity: float, guess: float, first_step: float) -> None:
+    result = find_capacity(
+        lambda rate: verdict(rate, rate <= capacity), guess, verdict(0.01, True), first_step=first_step
+    )
+    assert result.requests_per_s <= capacity < result.upper_requests_per_s
+    assert result.upper_requests_per_s <= result.requests_per_s * (1 + TOLERANCE)

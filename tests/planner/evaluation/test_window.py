@@ -19,6 +19,7 @@ from planner.evaluation.steady_state import (
     WindowStatistics,
     finish_s,
     joules_per_output_token,
+    seat_share,
     steady_window,
 )
 from planner.problem.latency_metrics import LATENCY_METRICS
@@ -100,3 +101,19 @@ def test_gaps_between_tokens_are_collected_only_for_an_objective_on_them() -> No
     plain = WindowStatistics.of(parse_slos(["ttft.p99=1s"]))
     assert plain == WindowStatistics()
     assert set(WindowStatistics.of(parse_slos(["itl.p99=1s"])).metrics) - set(plain.metrics) == {"itl"}
+
+
+def test_the_share_of_seats_in_use_is_that_of_the_fullest_batch() -> None:
+    """Ten requests at once take ten of the seats; more than the seats, or a full KV cache, count as all of them."""
+    n = 10
+    alike = RequestSet(np.zeros(n), np.full(n, 200), np.full(n, 50))
+
+    def share(**limits: object) -> float:
+        given = {"model": "llama3.1-8b", "hardware": "h100", "max_model_len": 512, **limits}
+        return seat_share(simulate(compile_deployment(Deployment.model_validate(given)), alike))
+
+    assert share(max_num_seqs=64) == pytest.approx(10 / 64)
+    assert share(max_num_seqs=16) == pytest.approx(10 / 16)
+    assert share(max_num_seqs=8) == 1.0
+    assert share(max_num_seqs=64, kv_blocks=60) == 1.0  # each request needs 16 blocks
+    assert share(max_num_seqs=64, engine="transformers") == 1.0  # its scheduler does not tell

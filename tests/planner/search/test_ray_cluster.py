@@ -11,14 +11,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
+from catalogs.workloads.request_set import RequestSet
 from planner.search import ray_workers
 from planner.search.candidate_tester import CandidateTester, Outcome
 from planner.search.ray_workers import RayPool, check_address, join_cluster
 from planner.search.search import SearchResult, search
 from planner.search.study import SearchSettings
+from simulator.analysis.metrics import summarise
+from simulator.cluster.cluster import RunOptions
+from simulator.cluster.compiled import compile_fleet
+from simulator.cluster.simulate import simulate
 from tests.planner.postgres_server import free_port
 from tests.planner.queue_toy import QueueToy
 from tests.planner.ray_toy import Watched
@@ -232,3 +239,11 @@ def test_without_ray_the_command_to_install_it_is_named(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"pip install '\.\[ray\]'"), join_cluster("ray://local"):
         pass
+
+
+def test_a_fleet_on_two_machines_is_that_of_one_process(cluster: RayPool) -> None:
+    fleet = compile_fleet(Deployment(model="llama3.1-8b", hardware="h100x8", replicas=8))
+    work = RequestSet(np.arange(400) / 40, np.full(400, 700), np.arange(400) % 90 + 20)
+    alone, spread = (simulate(fleet, work, RunOptions(spread=each)) for each in (None, cluster.spread))
+    assert summarise(spread) == summarise(alone)
+    np.testing.assert_array_equal(spread.last_token_s, alone.last_token_s)

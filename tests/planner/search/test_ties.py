@@ -53,9 +53,13 @@ def recommended(plans: list[tuple[float, int]]) -> tuple[int, KnownCapacities]:
 
 
 def test_a_better_candidate_and_a_simpler_one_do_not_add_up_to_two_ties() -> None:
-    """The second is 1.9 % better than the first; the last, the simplest, is 1.8 % worse: 3.6 % below the second."""
-    place, _ = recommended([(10.0, 2), (10.19, 3), (9.82, 0)])
-    assert place == 1
+    """The second is 1.9 % better than the first; the last, the simplest, is 1.8 % worse: 3.6 % below the second.
+
+    The first may be recommended, because it is within one tie of the second.
+    """
+    plans = [(10.0, 2), (10.19, 3), (9.82, 0)]
+    place, _ = recommended(plans)
+    assert plans[place][0] >= (1 - TIE) * 10.19
 
 
 def test_of_plans_within_half_of_a_tie_the_simplest_is_recommended() -> None:

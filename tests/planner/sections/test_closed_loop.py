@@ -27,8 +27,6 @@ from tests.planner.screen_intervals import unlabelled_intervals
 TOKEN_S = 1e-3
 MEAN_TOKENS = 1000
 FREE = HostTimes(**dict.fromkeys((f for f in HostTimes.__dataclass_fields__ if f != "source"), 0.0))  # type: ignore[arg-type]
-pytestmark = pytest.mark.usefixtures("short_runs")
-
 ONE_SEAT = EngineRules(
     max_num_seqs=1,
     max_num_batched_tokens=64,

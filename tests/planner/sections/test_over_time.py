@@ -1,4 +1,4 @@
-"""A load that changes with time: sizes reckoned by hand, simulated in a toy fleet, and one question end to end."""
+"""A load that changes with time: sizes calculated by hand, simulated in a toy fleet, and one question end to end."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ from planner.sections.full_answer import read_answer
 from planner.studies.rerun import without_load
 from tests.planner.screen_intervals import unlabelled_intervals
 from tests.planner.seats_toy import COLD_S, seats_requests, seats_serve
-
-pytestmark = pytest.mark.usefixtures("short_runs")
 
 HOUR_S = 3600.0
 SLOS = parse_slos(["ttft.p90=3s"])

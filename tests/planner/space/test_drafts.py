@@ -105,7 +105,6 @@ def test_the_command_starts_with_drafts() -> None:
     assert json.loads(flag.strip("'")) == {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}
 
 
-@pytest.mark.usefixtures("short_runs")
 def test_drafts_that_are_good_are_chosen(tmp_path: Path) -> None:
     target, short = tmp_path / "a.json", tmp_path / "short.yaml"
     short.write_text("arrivals: {poisson: {}}\ninput_tokens: {constant: 64}\noutput_tokens: {constant: 24}\n")

@@ -168,6 +168,21 @@ def test_settings_no_search_chooses_are_simulated() -> None:
     assert {what for what, *_ in found.comparison.differs} == {"max_num_seqs", "max_model_len"}
 
 
+def test_another_version_of_the_engine_is_a_difference() -> None:
+    """The deployments name the engine without its version, and the request with it."""
+    plan = answer().plans[0]
+    found = what_if(answer(), plan, Changes(None, None, None, {"engine": "vllm-0.17"}))
+    assert found.comparison.differs == (("engine", "vllm", "vllm-0.17"),)
+    assert {f.unit for f in found.comparison.figures if f.name.startswith("confidence in")} == {"confidence"}
+
+
+def test_a_confidence_reads_the_same_in_the_table_and_below_it() -> None:
+    """61.9 % is not 62 %: a confidence that is not reached never reads as if it were."""
+    figure = Figure("confidence in ttft.p99", "confidence", 0.9, 0.619, lower_is_better=False)
+    assert figure.change == pytest.approx(-0.281)
+    assert _cells(figure, ("planned", "changed"))[2:4] == ("61 %", "-28 points")
+
+
 def test_a_dotted_key_changes_one_key_of_a_block() -> None:
     block = {"a": 1, "b": {"c": 2, "d": 3}, "e": None}
     assert with_keys(block, {"b.c": 9, "e.f.g": 1}) == {"a": 1, "b": {"c": 9, "d": 3}, "e": {"f": {"g": 1}}}

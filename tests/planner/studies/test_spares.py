@@ -171,7 +171,6 @@ def test_needed_and_times() -> None:
         parse_duration("soon")
 
 
-@pytest.mark.usefixtures("short_runs")
 def test_spares_of_a_plan_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answer, target = tmp_path / "a.json", tmp_path / "s.json"
     asked = ["--model", "llama3.2-1b", "--slo", "ttft.p90=1s", "--hw", "l4x4", "--precision", "native"]

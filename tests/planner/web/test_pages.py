@@ -57,7 +57,7 @@ def check_words(page: Page) -> None:
     """The numbers of the pages have the words of every other screen."""
     draw = random.Random(0)
     values = [0.0, 0.001, 0.00099951, 0.1, 0.99, 0.9995, 1.0, 999.4, 999.6, 1000.0, 1234.5, 2.5e-4, 5.3e-5]
-    values += [10 ** draw.uniform(-7, 9) for _ in range(300)]
+    values += [2e-7, 9.95e-2, 9.96e-2, 9e-10, *(10 ** draw.uniform(-10, 9) for _ in range(300))]
     functions = {
         "digits": words.digits, "seconds": words.seconds, "dollars": words.dollars, "rate": words.rate,
         "gigabytes": words.gigabytes,

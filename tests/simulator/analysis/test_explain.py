@@ -141,7 +141,7 @@ def test_a_static_batch_that_ends_because_a_client_gave_up(fast: bool) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize(("shown", "first"), [("prefill", 1.0), ("arrival", 2.5), ("decode", 3.5)])
+@pytest.mark.parametrize(("shown", "first"), [("prefill", 1.0), ("admission", 2.5), ("decode", 3.5)])
 def test_hand_overs(fast: bool, shown: str, first: float) -> None:
     ports = TransferLinks({(0, 1): Wire()})
     options = {"transfer": ports, "hand_over": DisaggregationPolicy(shown), "fast_forward": fast}  # type: ignore[arg-type]

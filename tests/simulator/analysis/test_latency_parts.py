@@ -84,7 +84,7 @@ def test_the_api_server_tokenises_and_streams(processes: int) -> None:
 
 @pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize(
-    ("shown", "before", "after"), [("prefill", 1.0, 2.0), ("arrival", 1.0, 2.0), ("decode", 2.0, 2.0)]
+    ("shown", "before", "after"), [("prefill", 1.0, 2.0), ("admission", 1.0, 2.0), ("decode", 2.0, 2.0)]
 )
 def test_a_transfer_is_a_part_of_its_own(fast: bool, shown: str, before: float, after: float) -> None:
     """The prompt takes 1 s, its blocks 1.5 s on the wire; two more tokens follow, three if the first is shown there."""
@@ -101,7 +101,7 @@ def test_a_transfer_is_a_part_of_its_own(fast: bool, shown: str, before: float, 
 
 
 @settings(max_examples=20, deadline=None)
-@given(workloads(), st.sampled_from(["prefill", "arrival", "decode"]), st.integers(1, 2), st.integers(1, 2))
+@given(workloads(), st.sampled_from(["prefill", "admission", "decode"]), st.integers(1, 2), st.integers(1, 2))
 def test_parts_add_up_where_prefill_and_decode_are_separate(
     work: RequestSet, shown: FirstToken, n_prefill: int, n_decode: int
 ) -> None:

@@ -147,7 +147,7 @@ def test_the_log_keeps_what_was_added() -> None:
     log.add(1.5, 1, shape, 0.25, 0.0, 0.25)
     log.add(1.75, 10, BatchShape(decodes=3, logits=3), 0.5, 0.125, 10.625)
     assert len(log) == 2
-    assert log.table()[0].tolist() == [1.5, 1, 7, 24.5, 1, 2, 30, 20, 3, 0.25, 0.0, 0.25, 1, *[0.0] * 8]
+    assert log.table()[0].tolist() == [1.5, 1, 7, 24.5, 1, 2, 30, 20, 0, 3, 0.25, 0.0, 0.25, 1, *[0.0] * 8]
     assert log.steps.tolist() == [1, 10]
     assert StepLog.merged([log, log]).total_s.tolist() == [0.25, 10.625] * 2
 

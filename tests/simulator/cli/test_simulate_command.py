@@ -391,3 +391,14 @@ def test_a_start_command_is_the_same_as_its_deployment(files: dict[str, Path]) -
 def test_bad_start_commands(words: list[str], rule: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert simulate(*words) == 2
     assert rule in capsys.readouterr().err
+
+
+def test_the_header_names_every_part_of_the_layout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Redundant experts and shared KV caches decide the times as much as ranks do."""
+    deployment = {"model": "deepseek-v3", "hardware": "2*h200x8", "data_parallel": 16, "expert_parallel": True}
+    deployment |= {"all2all_backend": "deepep_low_latency", "redundant_experts": 32, "max_model_len": 4096}
+    (tmp_path / "d.yaml").write_text(yaml.safe_dump(deployment))
+    sent = ["--requests", "4", "--rate", "1", "--input-tokens", "100", "--output-tokens", "4"]
+    assert simulate(tmp_path / "d.yaml", *sent) == 0
+    header = " ".join(capsys.readouterr().out.split())
+    assert ", 1 replica x TP1 x DP16 + EP with 32 redundant experts, " in header

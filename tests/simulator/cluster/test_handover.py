@@ -19,8 +19,9 @@ from simulator.cluster.compiled import CompiledFleet, Pool, compile_deployment, 
 from simulator.cluster.kv_path import RankPath, card_links, transfer_links
 from simulator.cluster.kv_transfer import DisaggregationPolicy, LinkLoad, TransferLinks, TransferPath
 from simulator.cluster.run import Run
-from simulator.cluster.simulate import run_pools
+from simulator.cluster.simulate import engine_rules, run_pools
 from simulator.cluster.simulate import simulate as run
+from simulator.schedulers.rules import EngineRules
 from tests.simulator.worlds import Linear, requests, rules
 
 
@@ -74,11 +75,39 @@ def test_the_decode_replica_computes_the_first_token_where_vllm_does(fast: bool)
 
 
 @pytest.mark.parametrize("fast", [True, False])
-def test_the_prefill_replicas_token_is_seen_when_blocks_arrive_where_sglang_does(fast: bool) -> None:
-    done = simulate(requests([0.0], [4], [3]), DisaggregationPolicy("arrival"), fast=fast)
+def test_the_prefill_replicas_token_is_seen_when_the_decode_replica_schedules_it(fast: bool) -> None:
+    done = simulate(requests([0.0], [4], [3]), DisaggregationPolicy("admission"), fast=fast)
     assert (done.first_token_s.tolist(), done.last_token_s.tolist()) == ([2.5], [4.5])
     assert done.waits_s.tolist() == [[1.0, 0.0]]
     assert latency_metrics(done)["itl_s"]["mean"] == 1.0
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_token_waits_for_a_seat_where_it_is_seen_at_admission(fast: bool) -> None:
+    """Both prompts are computed in the first second, and their blocks share the wire until 3.5. The first request has
+    the one seat of the decode replica from then until its seventh token at 9.5."""
+    pools = [Pool(rules(), Linear(), 1, "prefill"), Pool(rules(max_num_seqs=1), Linear(), 1, "decode")]
+    options = RunOptions(
+        check_laws=True, transfer=ports(), hand_over=DisaggregationPolicy("admission"), fast_forward=fast
+    )
+    done = run_pools(pools, requests([0.0, 0.0], [4, 4], [7, 3]), options)
+    assert done.handovers[:, 4].tolist() == [3.5, 3.5]
+    assert done.first_token_s.tolist() == [3.5, 9.5]
+    assert done.last_token_s.tolist() == [9.5, 11.5]
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_token_waits_for_the_step_in_flight(fast: bool) -> None:
+    """Steps of 1 s: the first request decodes in steps 2.5..3.5 and so on. The second prompt takes 1.25..2.25 and its
+    blocks arrive at 3.75. It is scheduled when the step in flight ends at 4.5; one step later where steps are
+    scheduled ahead, although its token is seen when it is scheduled."""
+    for lag, first_s, last_s in ((0, 4.5, 5.5), (1, 4.5, 6.5)):
+        pools = [Pool(rules(), Linear(), 1, "prefill"), Pool(rules(lag=lag), Linear(), 1, "decode")]
+        options = RunOptions(
+            check_laws=True, transfer=ports(), hand_over=DisaggregationPolicy("admission"), fast_forward=fast
+        )
+        done = run_pools(pools, requests([0.0, 1.25], [4, 4], [9, 2]), options)
+        assert (done.first_token_s[1], done.last_token_s[1]) == (first_s, last_s)
 
 
 def test_one_token_is_computed_there_too_where_the_first_is() -> None:
@@ -150,7 +179,7 @@ def workloads(draw: st.DrawFn) -> RequestSet:
 @settings(max_examples=60, deadline=None)
 @given(
     workloads(),
-    st.sampled_from(["prefill", "arrival", "decode"]),
+    st.sampled_from(["prefill", "admission", "decode"]),
     st.sampled_from([0, 20]),
     st.sampled_from([(1, 0), (4, 0), (4, 1)]),
     st.sampled_from([2.0**-6, 0.25]),
@@ -186,7 +215,7 @@ def test_laws_hold_and_fast_forward_is_exact(
 @settings(max_examples=60, deadline=None)
 @given(
     workloads(),
-    st.sampled_from([("sglang", "arrival"), ("trtllm", "prefill"), ("vllm-v1", "decode")]),
+    st.sampled_from([("sglang", "admission"), ("trtllm", "admission"), ("vllm-v1", "decode")]),
     st.sampled_from([0, 20]),
     st.sampled_from([40, 1000]),
 )
@@ -274,7 +303,7 @@ def test_an_engine_hands_over_as_its_file_says_and_a_deployment_may_say_otherwis
     assert sent_s[1] == pytest.approx(4000 * 131072 / 50e9 / 32 + 14e-6, rel=1e-6)
     assert (layers.first_token_s < end.first_token_s).all()
     sglang = disaggregated(engine="sglang")
-    assert (sglang.hand_over.first_token, sglang.transfer) == ("arrival", "chunkwise")
+    assert (sglang.hand_over.first_token, sglang.transfer) == ("admission", "chunkwise")
     path = path_of(sglang)
     assert (path.pieces(4000), path.pieces(9000)) == (1, 3)  # chunks of 4,096
     assert (run(sglang, WORK, RunOptions(check_laws=True)).completed).all()
@@ -289,6 +318,42 @@ def test_uneven_ends_send_as_fast_as_the_slower_one() -> None:
     assert path.load(1000).in_s == pytest.approx(1000 * 131072 / 50e9)
     asked = disaggregated(transfer_gb_per_s=10.0)
     assert path_of(asked).load(1000).in_s == pytest.approx(1000 * 131072 / 10e9)
+
+
+def test_each_rank_that_holds_a_latent_cache_gets_a_copy() -> None:
+    """DeepSeek's latent vectors are on every tensor rank: one attention rank sends eight copies of its prompt, and
+    eight tensor ranks that receive from eight send one each."""
+    layouts = {"data_parallel": 8, "expert_parallel": True}, {"tensor_parallel": 8, "expert_parallel": True}
+    for source, copies in zip(layouts, (8, 1), strict=True):
+        split = {"prefill_replicas": 1, "decode_replicas": 1, "prefill": source, "decode": layouts[1]}
+        keys = {"max_model_len": 8192, "max_num_seqs": 32, "max_num_batched_tokens": 4096, "weight_dtype": "fp8"}
+        fleet = compile_fleet(
+            Deployment(model="deepseek-v3", engine="sglang", hardware="2*h200x8", disaggregation=split, **keys)
+        )  # type: ignore[arg-type]
+        load = path_of(fleet).load(1000)
+        assert load.out_s == pytest.approx(copies * load.in_s)
+
+
+def test_replicas_that_only_prefill_or_only_decode_have_rules_of_their_own() -> None:
+    """SGLang draws the rank of a prompt, and without an interval sees transfers before every step. TensorRT-LLM's
+    context servers do not schedule ahead, and on its decode ranks no prompts wait for each other."""
+    layout = {"data_parallel": 8, "expert_parallel": True}
+    split = {"prefill_replicas": 1, "decode_replicas": 1, "prefill": layout, "decode": layout}
+    keys = {"model": "deepseek-v3", "hardware": "2*b200x8", "weight_dtype": "fp8"}
+
+    def rules_of(engine: str, **more: object) -> list[EngineRules]:
+        pools = {**split, "prefill": {**layout, **more}}
+        fleet = compile_fleet(Deployment(engine=engine, disaggregation=pools, **keys))  # type: ignore[arg-type]
+        return [engine_rules(compiled) for compiled in fleet.deployments]
+
+    prefill, decode = rules_of("sglang")
+    assert (prefill.rank_dispatch, decode.rank_dispatch) == ("random", "round_robin")
+    assert (prefill.receiving, decode.receiving) == (None, None)
+    assert rules_of("sglang", rank_dispatch="least_tokens")[0].rank_dispatch == "least_tokens"
+    prefill, decode = rules_of("trtllm")
+    assert (prefill.lag, decode.lag) == (0, 1)
+    assert (prefill.balance_steps, decode.balance_steps) == (60, 0)
+    assert prefill.rank_dispatch == decode.rank_dispatch == "least_tokens"
 
 
 @pytest.mark.parametrize(("engine", "queues"), [("vllm", None), ("sglang", 4), ("trtllm", 1)])

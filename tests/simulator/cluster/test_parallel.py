@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catalogs.deployments.queueing import Queueing
+from catalogs.deployments.schema import Deployment
 from catalogs.workloads.request_set import RequestSet
 from simulator.analysis.metrics import latency_metrics
 from simulator.cluster.cluster import Controller, RunOptions
-from simulator.cluster.compiled import Pool
+from simulator.cluster.compiled import Pool, compile_fleet
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run_pools
+from simulator.cluster.simulate import simulate as run_fleet
 from tests.simulator.worlds import Linear, host_times, requests, rules
 
 BLIND = ("round_robin", "random", "session_affinity")
@@ -38,6 +43,12 @@ def drawn(n: int, seed: int = 0, rate: float = 2.0) -> RequestSet:
 def both(pools: list[Pool], work: RequestSet, **options: object) -> tuple[Run, Run]:
     chosen = RunOptions(**options)  # type: ignore[arg-type]
     return run_pools(pools, work, chosen), run_pools(pools, work, replace(chosen, processes=2))
+
+
+def sent(work: Callable[[int], Any], n: int) -> list[Any]:
+    """Compute in reverse on a copy that was sent with pickle, as a machine of a cluster does."""
+    there = pickle.loads(pickle.dumps(work))
+    return [there(i) for i in reversed(range(n))][::-1]
 
 
 def assert_same(one: Run, two: Run) -> None:
@@ -133,3 +144,19 @@ def test_a_planted_fault_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with pytest.raises(AssertionError):
         assert_same(*both([Pool(rules(), Linear(), 3)], drawn(20)))
+
+
+@pytest.mark.parametrize("router", BLIND)
+def test_replicas_may_be_computed_elsewhere(router: str) -> None:
+    """The work of a replica can be sent to another machine, and gives the same numbers there."""
+    engine = rules(kv_blocks=60, lag=1, host=host_times(request_s=0.01, request_s_per_input_token=1e-3, output_s=0.02))
+    pools = [Pool(engine, Linear(base_s=0.25, decode_s=0.03, prompt_token_s=0.001), 3)]
+    chosen = RunOptions(router=router, seed=1)
+    assert_same(run_pools(pools, drawn(300), chosen), run_pools(pools, drawn(300), replace(chosen, spread=sent)))
+
+
+def test_a_fleet_of_the_catalog_can_be_sent() -> None:
+    fleet = compile_fleet(Deployment(model="llama3.1-8b", hardware="h100x4", replicas=4))
+    work = RequestSet(np.arange(60) / 20, np.full(60, 700), np.arange(60) % 7 + 20)
+    one, two = (run_fleet(fleet, work, RunOptions(spread=spread)) for spread in (None, sent))
+    assert_same(one, two)

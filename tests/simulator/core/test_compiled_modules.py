@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from simulator.core.compiled_modules import COMPILED, DIGESTS, digests, in_use
-from simulator.core.compiled_modules import ROOT as IMPORTED_FROM
+from catalogs.errors import InputError
+from catalogs.ui.installation import DIGESTS, digests, is_compiled
+from catalogs.ui.installation import ROOT as IMPORTED_FROM
+from simulator.core.compiled_modules import COMPILED
 
 ROOT = Path(__file__).resolve().parents[3]
 CASES = ROOT / "tests/simulator/compiled_cases.py"
@@ -25,24 +27,57 @@ def installed(tmp_path: Path) -> Path:
     for path in COMPILED:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, tmp_path / path)
-    (tmp_path / DIGESTS).write_text(json.dumps(digests(tmp_path)))
+    (tmp_path / DIGESTS).write_text(json.dumps(digests(COMPILED, tmp_path)))
     return tmp_path
 
 
 def test_an_edited_source_of_a_compiled_module_is_refused(installed: Path) -> None:
-    assert in_use(installed)
+    assert is_compiled(installed)
     edited = installed / COMPILED[3]
     edited.write_text(edited.read_text() + "\n# edited\n")
-    with pytest.raises(ImportError, match=COMPILED[3]):
-        in_use(installed)
+    with pytest.raises(InputError, match=COMPILED[3]):
+        is_compiled(installed)
     (installed / DIGESTS).unlink()
-    assert not in_use(installed)
+    assert not is_compiled(installed)
+
+
+#: A command in an installation with compiled modules: folder, console script, and its arguments.
+COMMAND = """
+import sys
+from pathlib import Path
+import catalogs.ui.installation as installation
+installation.is_compiled.__defaults__ = (Path(sys.argv[1]),)
+installation.digests.__defaults__ = (Path(sys.argv[1]),)
+from importlib import import_module
+name, sys.argv = sys.argv[2], sys.argv[2:]
+import_module({"plan": "planner.main", "simulate": "simulator.cli.main"}[name]).main()
+"""
+
+QUESTIONS = {
+    "plan": ["--model", "llama3.1-8b", "--slo", "p99=1s", "--hw", "h100", "--rate", "1"],
+    "simulate": ["--from-command", "vllm serve meta-llama/Llama-3.1-8B", "--hw", "h100x1", "--requests", "5"],
+}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_a_command_with_an_edited_module_ends_in_one_line(installed: Path, name: str) -> None:
+    """`--version` and the simulator read the same record, and the user's edit is no defect of the command."""
+
+    def ran(*args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-c", COMMAND, installed, name, *args], capture_output=True, text=True)
+
+    assert "compiled modules" in ran("--version").stdout
+    (installed / COMPILED[3]).write_text("# edited\n")
+    for done in (ran("--version"), ran(*QUESTIONS[name])):
+        assert (done.returncode, done.stdout) == (2, "")
+        line = f"{name}: a compiled module differs from its source; install the package again: got '{COMPILED[3]}'"
+        assert done.stderr.splitlines()[-1] == line
 
 
 def test_a_checkout_runs_its_sources() -> None:
     """Whatever compiled modules lie beside the sources, none does in a checkout."""
     assert IMPORTED_FROM == ROOT
-    assert not in_use(ROOT)
+    assert not is_compiled(ROOT)
     assert [path for path in COMPILED if list((ROOT / path).parent.glob(f"{Path(path).stem}.*.so"))] == []
 
 

@@ -1,4 +1,4 @@
-"""Lines into seconds: peers whose traffic the host routes, and cache writes that attention's rows already hold."""
+"""Lines into seconds: peers whose traffic the host routes, and kernels that the rows of others already hold."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 from calibration.operators.cost import INTERPOLATED
 from calibration.operators.operators import Collective
 from calibration.operators.roofline import link_bytes
+from catalogs.deployments.resolve import resolve
+from catalogs.deployments.schema import Deployment
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware, RoutedPeers
 from simulator.core.batch import BatchShape
@@ -71,3 +73,14 @@ def test_a_cache_write_that_attention_holds_is_not_charged_again() -> None:
     (write,) = [line for line in lines if line.name == "kv_write"]
     with_it, without = (float(Pricer(s, deployment.hardware).price(lines, ())[:N_CLASSES].sum()) for s in (apart, held))
     assert with_it - without == pytest.approx(write.count * float(apart.cost(write.op).seconds))
+
+
+def test_the_choice_of_experts_that_their_rows_hold_is_not_charged_again() -> None:
+    """Planted fault: charged twice, both steps would cost the same."""
+    deployment = resolve(Deployment.model_validate({"model": "qwen3-30b-a3b", "hardware": "h100"}))
+    lines = step_calls(Shard.of(deployment), BatchShape(0, 0.0, 0, 4, 400, 100, 4))
+    apart, held = (ToySource(deployment.hardware.accelerator) for _ in range(2))
+    held.experts_are_chosen = True
+    (choice,) = [line for line in lines if line.name == "routing"]
+    with_it, without = (float(Pricer(s, deployment.hardware).price(lines, ())[:N_CLASSES].sum()) for s in (apart, held))
+    assert with_it - without == pytest.approx(choice.count * float(apart.cost(choice.op).seconds))

@@ -132,6 +132,16 @@ def served(made: CompiledDeployment, n: int = 60, clients: int = 24) -> Run:
     return simulate(made, work, RunOptions(check_laws=True, journal=EventLog()))
 
 
+def test_ranks_of_sglang_share_its_default_limits() -> None:
+    """chunked_prefill_size and max_running_requests are those of all ranks; other engines have them per rank."""
+    for engine, ratio in (("sglang", 4), ("vllm", 1)):
+        keys = KEYS | {"engine": engine, "expert_parallel": True, "max_model_len": 4096}
+        keys = {key: value for key, value in keys.items() if key not in ("max_num_seqs", "max_num_batched_tokens")}
+        one, ranks = (resolve(Deployment(**keys | {"data_parallel": n})).limits for n in (1, 4))
+        assert one.max_num_batched_tokens == ratio * ranks.max_num_batched_tokens
+        assert one.max_num_seqs == ratio * ranks.max_num_seqs
+
+
 @pytest.mark.parametrize("engine", ["vllm", "vllm-0.15", "sglang", "trtllm", "trtllm-max-utilization"])
 def test_a_deployment_runs_in_lockstep_and_its_time_adds_up(engine: str) -> None:
     made = plant(engine=engine)

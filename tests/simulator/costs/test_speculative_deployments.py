@@ -63,6 +63,11 @@ def logged(cost: StepCost, shapes: list[BatchShape]) -> StepLog:
     return log
 
 
+def without_drafts(shape: BatchShape, undrafted: int) -> BatchShape:
+    """Return the shape with some decodes that bring no drafts."""
+    return shape.with_counts(queries=4, undrafted=undrafted)
+
+
 SHAPES = [shape(1), shape(7), shape(40, 1500), shape(0, prompts=2, tokens=300), shape(5, 800, 1, 200), shape(64, 3000)]
 
 
@@ -87,6 +92,42 @@ def test_both_readings_of_a_step_agree(asked: dict[str, object] | None, tp: int)
             ]
         np.testing.assert_allclose(speculative_seconds(cost.tables, log), drafted, rtol=1e-9)
         assert min(drafted[:3]) > 0
+
+
+def test_decodes_without_drafts_are_priced_at_one_token() -> None:
+    """Both readings price the tokens that the step has: n + 3 for each decode with drafts, and logits for them."""
+    shapes = [without_drafts(shape(40, 1500, 1, 200), undrafted) for undrafted in (0, 13, 40)]
+    for keys in ({}, {"model": "deepseek-v3", "hardware": "h200x4", "data_parallel": 4, "expert_parallel": True}):
+        cost = costing(NGRAM, **keys, **({"weight_dtype": "fp8"} if keys else {}))
+        log = logged(cost, shapes)
+        assert log.undrafted.tolist() == [0, 13, 40]
+        assert total(cost.tables, log).busy_s == pytest.approx(log.total_s.sum(), rel=1e-9)
+        assert (np.diff(log.total_s) < 0).all()
+    cost, plain = costing(NGRAM, model="llama-2-7b"), costing(None, model="llama-2-7b")
+    tokens = [cost.tables.partition.rank_counts(without_drafts(shape(40), n))[:3] for n in (0, 13, 40)]
+    assert tokens == [(160, 160, 160), (121, 121, 121), (40, 40, 40)]
+    assert plain.tables.partition.rank_counts(shape(40))[:3] == (40, 40, 40)
+
+
+def test_lookup_that_finds_nothing_costs_and_gains_nothing() -> None:
+    """Such steps are as wide as those of plain decoding, but for the look-up, and are not scheduled ahead."""
+    tpot_s = {}
+    for name, asked in (("plain", None), ("never", NGRAM | {"draft_rate": 0.001}), ("always", NGRAM)):
+        plant = compile_deployment(plant_of(asked, max_num_seqs=48))  # type: ignore[arg-type]
+        found = summarise(simulate(plant, work(64, 32), RunOptions(check_laws=True)))["metrics"]
+        tpot_s[name] = found["tpot_s"]["mean"]
+        if name == "never":
+            assert found["speculative"]["mean_acceptance_length"] == pytest.approx(1.0, abs=0.02)
+            assert found["speculative"]["drafted_tokens"] < 0.02 * 3 * found["speculative"]["rounds"]
+    assert 1.0 < tpot_s["never"] / tpot_s["plain"] < 1.3
+    assert tpot_s["always"] < tpot_s["plain"]
+
+
+def test_only_lookup_may_find_no_drafts() -> None:
+    with pytest.raises(InputError, match="draft_rate is for n-gram lookup"):
+        speculating(EAGLE | {"draft_rate": 0.5})
+    assert speculating(NGRAM | {"draft_rate": 0.5}).speculation.draft_rate == 0.5  # type: ignore[union-attr]
+    assert any("draft_rate" in notice for notice in speculating(NGRAM).speculation.notices)  # type: ignore[union-attr]
 
 
 MTP = {"method": "mtp", "num_speculative_tokens": 2, "acceptance": 0.8}

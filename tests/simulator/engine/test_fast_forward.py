@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from catalogs.engines.profile import ReceiveIntervals
+from catalogs.engines.model_defaults import ReceiveIntervals
 from catalogs.workloads.request_set import RequestSet
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.run import INSTANTS, Run

@@ -7,7 +7,7 @@ from math import isnan
 
 import pytest
 
-from catalogs.engines.profile import ReceiveIntervals
+from catalogs.engines.model_defaults import ReceiveIntervals
 from catalogs.errors import InputError
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.run import Run

@@ -15,6 +15,7 @@ from catalogs.deployments.schema import Deployment
 from simulator.core.batch import BatchShape
 from simulator.costs.compile import compile_step_cost
 from simulator.costs.step_cost import StepCost
+from simulator.layers.operator_call import OperatorCall
 from simulator.layers.shard import Shard
 from simulator.layers.step import StepCalls, fused_rows, step_launches
 
@@ -129,3 +130,44 @@ def test_an_engine_that_fuses_norms_decodes_faster_by_them() -> None:
     saved = separate.cycle_s(decodes(8)) - cost(resolved).cycle_s(decodes(8))
     assert saved == pytest.approx(65 * each, rel=1e-6)
     assert separate.cycle_s(prompt(512)) == cost(resolved).cycle_s(prompt(512))
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "fuses"),
+    [
+        ("deepseek-r1", "h200x8", True),
+        ("deepseek-r1", "b200x8", True),
+        ("gpt-oss-120b", "h100x8", True),
+        ("gpt-oss-120b", "a100-80gbx8", False),
+        ("gpt-oss-120b", "rtxpro6000x8", False),  # compute capability 12
+        ("qwen3.5-397b-a17b", "b200x8", False),
+        ("llama3.1-70b", "h100x8", False),
+    ],
+)
+def test_sglang_normalises_in_the_all_reduce_of_some_models(model: str, hardware: str, fuses: bool) -> None:
+    """The models of _handle_model_specific_adjustments in server_args.py, on Hopper and data-centre Blackwell."""
+    found = made("sglang", model=model, hardware=hardware, tensor_parallel=8)
+    assert (fused_rows(found) > 0) is fuses
+
+
+def test_sglang_normalises_apart_with_data_parallel_attention() -> None:
+    """enable_flashinfer_allreduce_fusion needs enable_dp_attention off."""
+    layout = {"tensor_parallel": 2, "data_parallel": 4, "expert_parallel": True}
+    assert fused_rows(made("sglang", model="deepseek-r1", hardware="h200x8", **layout)) == 0
+
+
+def test_inputs_of_linear_attention_that_are_projected_apart_read_the_same_weights_in_more_kernels() -> None:
+    """SGLang 0.5.9 runs four products, later ones one: q, k, v and the gate keep their columns, in 45 layers three more
+    kernels each, and the two kinds of scalars of 8 heads on a rank are products of 16 bit."""
+    keys = {"model": "qwen3.5-397b-a17b", "hardware": "b200x8", "tensor_parallel": 8, "weight_dtype": "fp8"}
+
+    def products(engine: str) -> list[OperatorCall]:
+        calls = StepCalls(Shard.of(made(engine, **keys))).rank(4.0)
+        return [call for call in calls if call.name.startswith("in_proj")]
+
+    (joint,), apart = products("sglang"), products("sglang-0.5")
+    assert [call.name for call in apart] == ["in_proj", "in_proj_gate", "in_proj_head_gates", "in_proj_head_gates"]
+    assert sum(call.op.n for call in apart) == joint.op.n  # type: ignore[union-attr]
+    assert [call.op.dtype for call in apart[2:]] == ["bf16", "bf16"]  # type: ignore[union-attr]
+    shards = [Shard.of(made(engine, **keys)) for engine in ("sglang", "sglang-0.5")]
+    assert step_launches(shards[1]) - step_launches(shards[0]) == 45 * (2 + 1 + 1)  # one of them quantises its input

@@ -91,6 +91,26 @@ def test_data_parallel_experts_gather_and_scatter() -> None:
     assert named(lines, "dispatch").op.message_bytes == 64 * 7168 * 2  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(("weights", "each"), [("fp4", 0.5 + 1 / 16), ("fp8", 2.0), ("bf16", 2.0)])
+def test_tensorrt_llm_gathers_tokens_in_the_type_of_the_experts(weights: str, each: float) -> None:
+    """Four bits and a scale of one byte for 16 values; block-scaled FP8 (DeepSeek) is quantised after the gather. The
+    sums come back in 16 bit."""
+    s = replace(shard("deepseek-v3", dp=8, expert_parallel=True, weight_dtype=weights), gathers_quantised=True)
+    there, back = (named(StepCalls(s).group(64), name).op for name in ("dispatch", "combine"))
+    assert (there.message_bytes, back.message_bytes) == (64 * 7168 * each, 64 * 7168 * 2.0)  # type: ignore[union-attr]
+
+
+def test_sglang_sums_the_tokens_of_all_ranks_outside_graphs() -> None:
+    """DpPaddingMode: SUM_LEN in a step with prompts, all-gathers in captured decode steps."""
+    s = replace(shard("deepseek-v3", dp=8, expert_parallel=True), sums_prompts=True)
+    for graph, kinds in ((False, ["all_reduce", "all_reduce"]), (True, ["all_gather", "reduce_scatter"])):
+        found = [call.op for call in StepCalls(s).group(64, graph) if isinstance(call.op, Collective)]
+        assert [op.kind for op in found] == kinds
+        assert {float(op.message_bytes) for op in found} == {64 * 7168 * 2.0}
+    alone = replace(s, layout=replace(s.layout, data_parallel=1))
+    assert not [call for call in StepCalls(alone).group(64, False) if call.name == "dispatch"]
+
+
 def test_output_projection_and_router_stay_in_16_bit() -> None:
     s = shard("deepseek-v3", weight_dtype="fp8")
     lines = StepCalls(s).rank(4) + StepCalls(s).group(4) + StepCalls(s).logits(4)
@@ -107,7 +127,7 @@ def test_marlin_computes_mxfp4_experts_in_its_own_multiples() -> None:
     assert isinstance(plain, GroupedGemm)
     assert isinstance(marlin, GroupedGemm)
     assert (plain.dtype, plain.hidden_size, plain.intermediate_size) == ("mxfp4", 2880, 360)
-    assert (marlin.dtype, marlin.hidden_size, marlin.intermediate_size) == ("int4", 3072, 384)
+    assert (marlin.dtype, marlin.hidden_size, marlin.intermediate_size) == ("mxfp4_marlin", 3072, 384)
     other = replace(shard("qwen3-30b-a3b", weight_dtype="int4"), marlin_experts=True)  # a checkpoint is not padded
     assert named(StepCalls(other).group(4), "experts").op.hidden_size == 2048  # type: ignore[union-attr]
 

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import pytest
 
-from calibration.operators.operators import MlaModule
+from calibration.operators.operators import Elementwise, MlaModule
 from catalogs.arrays import FloatArray
 from catalogs.deployments.layout import Layout
 from catalogs.models.catalog import load_model
@@ -96,3 +96,23 @@ def test_kernels_before_blackwell_convert_an_8_bit_cache(hardware: str, multipli
     found = StepCalls(Shard.of(deployment)).prefill(1.0, 4000.0, 0.0)
     blocks = [call.op for call in found if isinstance(call.op, MlaModule)]
     assert {block.kv_dtype for block in blocks} == {multiplied}
+
+
+def selections(each: float, prior: float = 0.0, chunks: float = 1.0) -> list[OperatorCall]:
+    found = StepCalls(Shard(load_model("glm-5"), Layout(8), "bf16", "bf16")).prefill(chunks, each, prior)
+    return [call for call in found if call.name == "select_entries"]
+
+
+def test_every_token_beyond_the_selection_chooses_among_the_scores_before_it() -> None:
+    """A prompt of 4,000 tokens has 4,000 rows of 2,000 scores in the mean; six tokens after 4,000 see 4,001 each."""
+    whole, later = selections(4000.0), selections(2.0, 4000.0, chunks=3.0)
+    assert sum(call.count for call in whole) == 78
+    for calls_, rows, scores in ((whole, 4000.0, 4000 * 2000.0), (later, 6.0, 6 * 4001.0)):
+        for call in calls_:
+            assert isinstance(call.op, Elementwise)
+            assert float(call.op.tokens) == rows
+            assert float(call.op.tokens * call.op.bytes_per_token) == pytest.approx(4 * scores)
+
+
+def test_nothing_is_selected_within_the_selection() -> None:
+    assert selections(float(SELECTED)) == []

@@ -30,7 +30,8 @@ WORK = requests([0.0, 0.5, 1.0, 1.0, 2.0, 7.5, 8.0, 9.0], [10, 20, 5, 33, 7, 50,
 
 def speculating(rates: tuple[float, ...] = SOME, **changes: object) -> EngineRules:
     told = {"queries": len(rates) + 1, "rates": rates, "lookahead_tokens": len(rates)}
-    told |= {key: changes.pop(key) for key in ("seed", "recomputes_block", "lookahead_tokens") if key in changes}
+    own = ("seed", "recomputes_block", "lookahead_tokens", "draft_rate")
+    told |= {key: changes.pop(key) for key in own if key in changes}
     return rules(**{"max_num_batched_tokens": 128, "speculation": SpeculationRules(**told), **changes})  # type: ignore[arg-type]
 
 
@@ -106,6 +107,28 @@ def test_mean_advance_is_that_of_the_model(p: float, k: int) -> None:
     assert drawn.mean() == pytest.approx((1 - p ** (k + 1)) / (1 - p), rel=0.02)
     for i in range(k):  # by position
         assert (drawn > i + 1).mean() == pytest.approx(p ** (i + 1), abs=0.02)
+
+
+@pytest.mark.parametrize(("found", "p"), [(0.3, 0.7), (0.8, 0.4)])
+def test_rounds_without_drafts_give_one_token(found: float, p: float) -> None:
+    """A share `found` of rounds has drafts, and among these each position is accepted as often as stated."""
+    told = SpeculationRules(4, (p, p**2, p**3), draft_rate=found)
+    streams = [AcceptedDrafts(told, index) for index in range(400)]
+    drawn = np.array([[(stream.take(), stream.drafted) for _ in range(100)] for stream in streams])
+    tokens, drafted = drawn[:, :, 0], drawn[:, :, 1].astype(bool)
+    assert drafted.mean() == pytest.approx(found, rel=0.02)
+    assert (tokens[~drafted] == 1).all()
+    assert (tokens[drafted] > 1).mean() == pytest.approx(p, rel=0.02)
+    assert tokens.mean() == pytest.approx(1 + found * (p + p**2 + p**3), rel=0.02)
+
+
+def test_rounds_without_drafts_leave_their_budget_to_prompts() -> None:
+    """Two decodes bring four tokens each into a step of twelve, or one each where no drafts were found for them."""
+    engine = speculating(NONE, max_num_batched_tokens=12, draft_rate=1e-9)
+    log = simulate(engine, requests([0.0, 0.0, 0.5], [2, 2, 12], [9, 9, 1])).logs[0]
+    assert log.prefill_tokens.tolist()[1] == 10
+    assert log.undrafted.tolist()[1] == 2
+    assert log.accepted.sum() == 0
 
 
 def test_tpot_falls_by_the_mean_advance_where_steps_take_as_long() -> None:
@@ -229,6 +252,7 @@ def test_laws_hold_whatever_is_accepted(data: st.DataObject) -> None:
         budget_tokens=draw(st.integers(0, 1)),
         recomputes_block=draw(st.booleans()),
         seed=draw(st.integers(0, 5)),
+        draft_rate=draw(st.sampled_from((0.01, 0.4, 1.0))),
     )
     ranks = draw(st.sampled_from((1, 1, 2, 3)))
     engine = rules(

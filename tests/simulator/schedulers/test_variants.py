@@ -15,7 +15,9 @@ from simulator.cache.lora_slots import LoraRules
 from simulator.cache.offload import OffloadRules, SwapRules
 from simulator.core.speculation import SpeculationRules
 from simulator.schedulers.data_parallel import Lockstep
-from simulator.schedulers.registry import POLICIES, VARIANTS, make_scheduler, scheduler_class
+from simulator.schedulers.registry import COMBINED, POLICIES, VARIANTS, make_scheduler, scheduler_class
+from simulator.schedulers.speculative import Speculating
+from simulator.schedulers.vllm_v1_lora import LoraV1
 from tests.simulator.worlds import rules
 
 ASKED: dict[str, Any] = {
@@ -56,8 +58,25 @@ def test_a_variant_has_its_own_class_or_is_refused(name: str, policy: str) -> No
     assert type(make_scheduler(asked)) is known
 
 
-@pytest.mark.parametrize("names", list(combinations(VARIANTS, 2)))
-def test_no_two_are_together(names: tuple[str, str]) -> None:
+APART = [names for names in combinations(VARIANTS, 2) if names not in COMBINED]
+
+
+@pytest.mark.parametrize("names", COMBINED)
+def test_a_combination_has_a_class_of_both_kinds(names: tuple[str, str]) -> None:
+    for policy in POLICIES:
+        asked = rules(policy=policy, **{name: ASKED[name] for name in names})
+        made = COMBINED[names].by_policy.get(policy)
+        if made is None:
+            with pytest.raises(InputError, match="is simulated only for"):
+                make_scheduler(asked)
+            continue
+        assert type(make_scheduler(asked)) is made
+        assert issubclass(made, Speculating)
+        assert issubclass(made, LoraV1)
+
+
+@pytest.mark.parametrize("names", APART)
+def test_no_two_others_are_together(names: tuple[str, str]) -> None:
     for policy in POLICIES:
         with pytest.raises(InputError, match="is not simulated together with"):
             make_scheduler(rules(policy=policy, **{name: ASKED[name] for name in names}))
@@ -98,7 +117,7 @@ def test_the_catalog_refuses_what_nobody_schedules() -> None:
     assert {e.policy for e in engines if e.speculates} == set(VARIANTS["speculation"].by_policy)
 
 
-@pytest.mark.parametrize("names", list(combinations(VARIANTS, 2)))
+@pytest.mark.parametrize("names", APART)
 def test_two_variants_are_apart_in_the_catalog_too(names: tuple[str, str]) -> None:
     """Or no engine knows both."""
     first, second = (PART_OF[name] for name in names)

@@ -42,11 +42,16 @@ export function seconds(x) {
   return x >= 0.9995e-3 || x === 0 ? `${short(x * 1e3)} ms` : `${short(x * 1e6)} us`;
 }
 
-/** Return an amount of US dollars; "unknown" for null. */
+/** Amounts of US dollars below this are written with an exponent. */
+const LEAST_DOLLARS = 1e-9;
+
+/** Return an amount of US dollars, with two digits where it is small ("$0.000053"); "unknown" for null. */
 export function dollars(x) {
   if (x === null || x === undefined) return "unknown";
   if (Math.abs(x) >= 0.1 || x === 0) return `$${grouped(x, 2)}`;
-  return `$${short(x, 2)}`;
+  if (Math.abs(x) < LEAST_DOLLARS) return `$${short(x, 2)}`;
+  const power = Number(rounded(x, 2).split("e")[1]);
+  return `$${Number(rounded(x, 2)).toFixed(1 - power).replace(/\.?0+$/, "")}`;
 }
 
 /** Return a fraction in per cent; "under 1 %" and "over 99 %" near the ends unless exact, "unknown" for null. */

@@ -135,7 +135,7 @@ LINES: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"speculative": {"method": "mtp", "num_speculative_tokens": 3, "acceptance": 0.7}},
     ),
     "sglang without the interval": (
-        f"sglang serve --model-path {LLAMA8} --trust-remote-code", "b200", {"engine": "sglang-bare"}
+        f"sglang serve --model-path {R1} --tp 8 --trust-remote-code", "b200x8", {"engine": "sglang-bare"}
     ),
     "trtllm": (
         "cat > extra.yml <<EOF\nenable_attention_dp: true\n"
@@ -200,7 +200,7 @@ def test_every_flag_has_a_note() -> None:
     )
     found = read(text)
     expected = {
-        "--max-num-seqs": "read", "--port": "no effect", "--enable-dbo": "not simulated",
+        "--max-num-seqs": "read", "--port": "no effect", "--enable-dbo": "trap",
         "--use-v2-block-manager": "deprecated", "--max-num-sequences": "unknown", "--api-key a b": "no effect",
         "--disable-log-requests": "deprecated",
     }  # fmt: skip
@@ -209,6 +209,15 @@ def test_every_flag_has_a_note() -> None:
         "vllm has no such flag; nearest: --max-num-seqs"
     )
     assert found.kept == ("--port", "1", "--api-key", "a", "b")
+
+
+def test_a_launch_that_the_engine_refuses_is_a_trap() -> None:
+    """vLLM does not start with halves of steps and without DeepEP; SGLang runs whole steps."""
+    (note,) = [n for n in read(f"vllm serve {LLAMA8} --enable-dbo").notes if n.flag == "--enable-dbo"]
+    assert note.kind == "trap"
+    assert "refuses to start" in note.text
+    sglang = f"python -m sglang.launch_server --model-path {LLAMA8} --enable-two-batch-overlap"
+    assert kinds(read(sglang), "--enable-two-batch-overlap") == ["no effect"]
 
 
 @pytest.mark.parametrize(
@@ -337,3 +346,76 @@ def test_the_output_of_a_command_is_no_number_and_the_hint_says_what_to_do() -> 
     with pytest.raises(InputError) as caught:
         read_command(f"vllm serve {LLAMA8} -tp two", "h100x2")
     assert "--env" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        (  # JSON values that are written as text
+            "vllm serve deepseek-ai/DeepSeek-R1 -dp 8 --enable-expert-parallel --all2all-backend deepep_low_latency "
+            "--enable-eplb --eplb-config '{\"num_redundant_experts\": \"32\"}'",
+            {"redundant_experts": 32},
+        ),
+        (
+            "vllm serve deepseek-ai/DeepSeek-R1 -dp 8 -ep --all2all-backend deepep_low_latency --enable-dbo",
+            {"two_batch_overlap": True},
+        ),
+        ("vllm serve deepseek-ai/DeepSeek-R1 -dp 8 -ep --enable-dbo", {"two_batch_overlap": False}),
+        (
+            "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-R1 --tp 8 --dp 8 --enable-dp-attention "
+            "--moe-a2a-backend deepep --enable-two-batch-overlap",
+            {"two_batch_overlap": True},
+        ),
+        (  # the flags of Dynamo's worker have dashes
+            "python3 -m dynamo.trtllm --model openai/gpt-oss-120b --tensor-parallel-size 4 --expert-parallel-size 4 "
+            "--max-num-tokens 2048 --max-batch-size 64 --free-gpu-memory-fraction 0.8 --enable-attention-dp "
+            "--override-engine-args '{\"kv_cache_config\": {\"dtype\": \"fp8\"}}'",
+            {"data_parallel": 4, "expert_parallel": True, "max_num_batched_tokens": 2048, "max_num_seqs": 64,
+             "gpu_memory_utilization": 0.8, "kv_dtype": "fp8"},
+        ),
+        (  # TensorRT-LLM before 1.0 runs TensorRT's engines unless the command chooses PyTorch
+            "docker run nvcr.io/nvidia/tensorrt-llm/release:0.18.0 trtllm-serve Qwen/Qwen2.5-7B-Instruct",
+            {"engine": "trtllm-tensorrt"},
+        ),
+        (
+            "docker run nvcr.io/nvidia/tensorrt-llm/release:0.18.0 trtllm-serve Qwen/Qwen2.5-7B-Instruct "
+            "--backend pytorch",
+            {"engine": "trtllm"},
+        ),
+        ("trtllm-serve Qwen/Qwen2.5-7B-Instruct --backend tensorrt", {"engine": "trtllm-tensorrt"}),
+        (
+            "docker run nvcr.io/nvidia/tensorrt-llm/release:1.1.0 trtllm-serve Qwen/Qwen2.5-7B-Instruct",
+            {"engine": "trtllm"},
+        ),
+        (  # a balancer of ranks without ranks
+            "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-R1 --tp 8 "
+            "--load-balance-method round_robin",
+            {"rank_dispatch": None, "tensor_parallel": 8},
+        ),
+        (  # variables that nothing sets, in flags that decide nothing
+            "vllm serve openai/gpt-oss-120b -tp 8 --data-parallel-address ${MASTER} --port=${PORT}",
+            {"tensor_parallel": 8},
+        ),
+        (  # no arguments are given to a script, so that the loop over them is passed over
+            "MODEL=openai/gpt-oss-20b\nwhile [[ $# -gt 0 ]]; do case $1 in --model) MODEL=$2; shift 2;; esac; done\n"
+            "vllm serve $MODEL", {"model": "openai/gpt-oss-20b"},
+        ),
+        (  # a line that YAML has joined
+            "vllm serve \\ --model openai/gpt-oss-20b \\ --max-num-seqs 8", {"max_num_seqs": 8},
+        ),
+        ("vllm serve moonshotai/Kimi-K2.5 -tp 8 --mm-encoder-tp-mode data", {"multimodal": None}),
+    ],
+)  # fmt: skip
+def test_lines_of_published_scripts(text: str, keys: dict[str, Any]) -> None:
+    found = read_command(text, "h200x8").deployment.model_dump()
+    assert {key: found[key] for key in keys} == keys
+
+
+def test_the_server_beside_a_prefill_server_decodes() -> None:
+    """Dynamo's older scripts mark only the prefill worker."""
+    line = "python3 -m dynamo.vllm --model openai/gpt-oss-20b"
+    read = read_command(f"{line} --max-num-seqs 64 &\n{line} --is-prefill-worker", "h200x2")
+    split = read.deployment.disaggregation
+    assert split is not None
+    assert (split.prefill_replicas, split.decode_replicas, read.deployment.max_num_seqs) == (1, 1, 64)
+    assert any("decodes" in note.text for note in read.notes)

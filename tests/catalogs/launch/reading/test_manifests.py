@@ -233,3 +233,35 @@ def test_variables_of_a_file_are_whole_names(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match="TP_MOST"):
         read_launch_file(path, "h100x8", variables={"TP": "2"})
+
+
+def test_variables_of_config_maps_of_the_same_file_are_read(tmp_path: Path) -> None:
+    source = "valueFrom: {configMapKeyRef: {name: limits, key: seqs}}"
+    limits = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: limits}\ndata: {seqs: '48', LEN: '4096'}\n"
+    pod = POD.replace('{name: SEQS, value: "96"}', f"{{name: SEQS, {source}}}")
+    assert read(tmp_path, pod + limits).max_num_seqs == 48
+    every = POD.replace("$(SEQS)]", '"8", --max-model-len, $(LEN)]').replace(
+        "        env:", "        envFrom: [{configMapRef: {name: limits}}]\n        env:"
+    )
+    assert read(tmp_path, every + limits).max_model_len == 4096
+
+
+def test_a_group_knows_its_size(tmp_path: Path) -> None:
+    """The controller of LeaderWorkerSets sets LWS_GROUP_SIZE; the address of the leader may stay unknown."""
+    words = "-dp $((LWS_GROUP_SIZE * DP_LOCAL)) --data-parallel-address ${SOME_ADDRESS}"
+    text = GROUP.replace(
+        "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-R1 --tp 16 --nnodes 2 \\\n", ""
+    )
+    text = text.replace(
+        "--dist-init-addr $(LWS_LEADER_ADDRESS):20000 --node-rank 0 --trust-remote-code",
+        f"vllm serve deepseek-ai/DeepSeek-R1 --enable-expert-parallel {words}",
+    )
+    text = text.replace("          resources:", "          env: [{name: DP_LOCAL, value: '8'}]\n          resources:")
+    assert read(tmp_path, text).data_parallel == 16
+
+
+def test_a_server_beside_its_pod_counts(tmp_path: Path) -> None:
+    beside = POD.replace("containers:\n      - name", "initContainers:\n      - restartPolicy: Always\n        name")
+    assert read(tmp_path, beside).max_num_seqs == 96
+    with pytest.raises(InputError, match="a manifest must start"):
+        read(tmp_path, beside.replace("restartPolicy: Always", "restartPolicy: Never"))

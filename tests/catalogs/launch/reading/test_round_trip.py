@@ -63,6 +63,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "context_parallel": st.sampled_from([1, 1, 1, 2]),
         "all2all_backend": st.sampled_from(["allgather_reducescatter", "deepep_low_latency", "deepep_high_throughput"]),
         "redundant_experts": st.sampled_from([0, 0, 16, 32]),
+        "two_batch_overlap": st.sampled_from([False, False, True]),
         "weight_dtype": st.none() | st.sampled_from(["fp8", "fp4", "bf16"]),
         "kv_dtype": st.none() | st.sampled_from(["fp8", "bf16"]),
         "block_size": st.none() | st.sampled_from([16, 32, 64]),
@@ -94,6 +95,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
             ["allgather_reducescatter", "deepep_low_latency", "deepep_high_throughput", "deepep_auto"]
         ),
         "redundant_experts": st.sampled_from([0, 0, 16, 32]),
+        "two_batch_overlap": st.sampled_from([False, False, True]),
         "weight_dtype": st.none() | st.sampled_from(["fp8", "fp4"]),
         "kv_dtype": st.none() | st.sampled_from(["fp8", "bf16"]),
         "block_size": st.none() | st.sampled_from([1, 16, 64]),
