@@ -207,7 +207,7 @@ WRITER = """
 import json, sys
 from pathlib import Path
 from planner.search.study_file import StudyFile
-file, n = StudyFile(Path(sys.argv[1]), print), 0
+file, n = StudyFile(Path(sys.argv[1]), sys.stderr.write), 0
 while True:
     file.append_logs([{"op_code": 8, "by": sys.argv[2], "n": n, "fill": "x" * 5000}])
     print(n, flush=True)
