@@ -111,9 +111,9 @@ class Bundle:
         return own.keys() == others.keys() and all(others[family] is model for family, model in own.items())
 
     def joins_decodes(self, head_dim: int, kv_dtype: str) -> bool:
-        """Return whether decodes in a step with prefill cost as much as prefill chunks of one token.
+        """Return whether a decode in a step with prompts takes as long as a prompt chunk of one token.
 
-        They do where one unsplit kernel runs both.
+        That is so where one kernel, which does not split contexts, computes the attention of both.
         """
         model = self.models.get("prefill_attention")
         return isinstance(model, PrefillAttentionModel) and model.joins_decodes(head_dim, kv_dtype)

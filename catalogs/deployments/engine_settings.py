@@ -22,10 +22,6 @@ _GRAPHS: Final = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_ca
 
 _KERNELS: Final = ("moe_backend", "attention_backend")
 
-#: Cards of Hopper and Blackwell with HBM have at least this bandwidth, in bytes per second. DeepGEMM runs on them, and
-#: not on RTX boards and GB10, whose Blackwell is another one (sm_120, sm_121).
-HBM_RATE: Final = 2e12
-
 #: Kernels of experts with rows of their own in the operator tables, where they are not the engine's choice.
 _PRICED_EXPERTS: Final = "marlin"
 
@@ -168,12 +164,7 @@ DEFAULTS: Final = EngineSettings()
 
 def padded_expert_rows(engine: EngineProfile, unit: Accelerator) -> int:
     """Return the rows of the blocks in which an engine computes block-scaled experts on a device, or 0."""
-    return engine.expert_block_rows.get(unit.architecture, 0) if has_hbm(unit) else 0
-
-
-def has_hbm(unit: Accelerator) -> bool:
-    """Return whether a card of Hopper or Blackwell has HBM, by the bandwidth of its memory."""
-    return unit.memory_bandwidth_bytes_per_s >= HBM_RATE
+    return engine.expert_block_rows.get(unit.architecture, 0) if unit.has_hbm else 0
 
 
 def _no_graphs() -> dict[str, Any]:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Final
+
+#: Cards of Hopper and Blackwell with HBM have at least this bandwidth, in bytes per second.
+_HBM_RATE: Final = 2e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,15 @@ class Accelerator:
             if d in self.peak_flops:
                 return self.peak_flops[d]
         raise KeyError(dtype)
+
+    @property
+    def has_hbm(self) -> bool:
+        """Return whether a card of Hopper or Blackwell has HBM, by the bandwidth of its memory.
+
+        Kernels for data-centre cards, such as DeepGEMM, run on these. They do not run on RTX boards and GB10, whose
+        Blackwell is another one (sm_120, sm_121).
+        """
+        return self.memory_bandwidth_bytes_per_s >= _HBM_RATE
 
     @property
     def is_slice(self) -> bool:

@@ -256,7 +256,10 @@ class Evaluator(Protocol):
         """
 
     def run_requests(self, candidate: Candidate, load: Load) -> int:
-        """Return the requests that a run under a load has: more than asked for if most of it would not be steady."""
+        """Return the number of requests of a run under a load.
+
+        It is more than the load asks for if most of the run would not be steady otherwise.
+        """
 
     def observe(self, candidate: Candidate, load: Load) -> Observation:
         """Return the steady part of a run under a load, from the cache or from a new simulation."""

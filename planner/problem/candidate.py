@@ -166,7 +166,7 @@ class Candidate:
         return how.get("encoder_parallel") == "data"
 
     def with_encoders(self, replicas: int) -> Candidate:
-        """Return the candidate with an encoder pool of so many accelerators, in place of replicas that it displaces."""
+        """Return the candidate with an encoder pool of `replicas` accelerators, which other replicas make room for."""
         fewer = (self.hardware.n_accelerators - replicas) // self.layout.accelerators
         rest = DeploymentOverrides({**self.rest.values, ENCODER_POOL: {"replicas": replicas}})
         return replace(self, replicas=min(self.replicas, fewer), rest=rest)

@@ -32,7 +32,6 @@ from calibration.operators.operators import (
 )
 from calibration.operators.roofline import ACTIVATION_BYTES as ACT
 from catalogs.arrays import FloatArray
-from catalogs.deployments.engine_settings import has_hbm
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.models.layers import LayerGroup
 from simulator.core.batch import BatchShape
@@ -68,7 +67,7 @@ def fused_rows(resolved: ResolvedDeployment) -> int:
         return 0
     if not engine.fused_norm_bytes:
         return sys.maxsize
-    own = engine.fused_norm_bytes.get(unit.architecture, {}) if has_hbm(unit) else {}
+    own = engine.fused_norm_bytes.get(unit.architecture, {}) if unit.has_hbm else {}
     sizes = own or engine.fused_norm_bytes.get("all", {})
     if not sizes or ranks > resolved.hardware.link_domain:
         return 0

@@ -120,7 +120,7 @@ class RankRandom(RankDispatch):
     """
 
     def choose(self, request: Request, ranks: Sequence[Rank]) -> int:
-        """Return the drawn rank."""
+        """Return the index of a rank that is drawn for this request alone."""
         return _mixed(request.index) % len(ranks)
 
 

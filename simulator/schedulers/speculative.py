@@ -167,7 +167,7 @@ class Speculating(ContinuousBatching):
 
 
 class SpeculativeV1(Speculating, VllmV1):
-    """vLLM V1 with `--speculative-config`."""
+    """The scheduler of vLLM V1 started with `--speculative-config`."""
 
 
 class SpeculativeLoraV1(Speculating, LoraV1):
@@ -196,11 +196,11 @@ class SpeculativeMaxUtilization(Speculating, MaxUtilization):
 
 
 class SpeculativeTrtLlm(Speculating, TrtLlm):
-    """TensorRT-LLM with a speculative_config and GUARANTEED_NO_EVICT."""
+    """The scheduler of TensorRT-LLM with a speculative_config and GUARANTEED_NO_EVICT."""
 
 
 class SpeculativeSglang(Speculating, Sglang):
-    """SGLang with `--speculative-algorithm`."""
+    """The scheduler of SGLang started with `--speculative-algorithm`."""
 
 
 #: Speculative schedulers by the policy that they extend.

@@ -210,7 +210,7 @@ def _effort(
 
 
 def _threads(given: int | None) -> int:
-    """Return the threads of an engine on a CPU: by default all cores of this process but one.
+    """Return the number of threads of an engine on a CPU, by default one less than the cores of this process.
 
     Raises:
         InputError: The process does not have so many cores.

@@ -354,7 +354,7 @@ def test_engines_of_2024_state_an_error_of_their_own() -> None:
     new, old = (StatedError.of(engine, 0.05).interval("e2e") for engine in ("trtllm", "trtllm-tensorrt"))
     assert new is not None
     assert old is not None
-    assert new != old
+    assert max(abs(a - b) for a, b in zip(new, old, strict=True)) > 0.01
     assert "e2e" in in_words(StatedError.of("vllm-v0", 0.05).block())
 
 

@@ -262,7 +262,7 @@ def test_a_balanced_router_takes_longer_where_it_reaches_more_experts() -> None:
     op = replace(OP, tokens=TOKENS)
     law, even, between = (model.cost(replace(op, skew=skew), H100)[0] for skew in (None, 0.0, 0.5))
     assert law == pytest.approx(rows.seconds.to_numpy())
-    assert even[1] == pytest.approx(rows.even_seconds.iloc[1], rel=0.02)  # made non-decreasing
+    assert even[1] == pytest.approx(rows.even_seconds.iloc[1], rel=0.013)  # made non-decreasing
     assert law[1] < between[1] < even[1]
     assert even[-1] == pytest.approx(law[-1])
 

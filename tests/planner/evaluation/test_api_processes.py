@@ -55,9 +55,9 @@ def test_a_faster_accelerator_carries_no_less() -> None:
     assert b200_per_s.mean() >= h200_per_s.mean() * 0.99 - interval
 
 
-def test_more_processes_carry_more_than_twice_as_much() -> None:
+def test_four_processes_carry_far_more() -> None:
     """Four processes carry less than four times as much, because the engine limits them."""
-    assert capacities_per_s("b200", 4).mean() > 2.0 * capacities_per_s("b200", 1).mean()
+    assert capacities_per_s("b200", 4).mean() > 2.4 * capacities_per_s("b200", 1).mean()
 
 
 def test_variants_are_where_the_api_server_binds() -> None:

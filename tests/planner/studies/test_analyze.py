@@ -70,7 +70,7 @@ def test_a_changed_calibration_is_priced_anew(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(step_analysis, "load_bundle", lambda *_, **__: bare)
     after = analyze(asked()).time
     assert after.roofline_s == pytest.approx(before.roofline_s, rel=0.01)
-    assert after.engine_s != pytest.approx(before.engine_s, rel=0.001)
+    assert after.engine_s != pytest.approx(before.engine_s, rel=0.005)
 
 
 @pytest.mark.parametrize("batch", [16, 17])
