@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import threading
@@ -43,18 +44,28 @@ def _exit_now(_number: int, _frame: FrameType | None) -> None:
     os._exit(130)
 
 
+def _ignore_at_exit() -> None:
+    """Let the interpreter's own end go on: it gives signals with a handler back to the system, which would kill it."""
+    for number in (signal.SIGINT, *ENDINGS):
+        if signal.getsignal(number) in (_ignore, _exit_now):
+            signal.signal(number, signal.SIG_IGN)
+
+
 @contextmanager
 def endings_as_interrupt(*, last: bool = False) -> Iterator[None]:
     """Handle SIGTERM (`timeout`, a CI timeout) and SIGHUP (a closed terminal) like Ctrl-C.
 
     What was started is stopped and unfinished files are removed. Signals that are already handled or ignored (nohup)
     stay so. With `last`, the process ends after the block: once interrupted, it ignores further signals until
-    `exit_at_next_ending` is called, so that a second Ctrl-C cannot end it in the middle of its last line.
+    `exit_at_next_ending` is called, so that a second Ctrl-C cannot end it in the middle of its last line. While the
+    interpreter ends it ignores them again, so that the exit status is the command's own.
     """
     in_main = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, *ENDINGS) if in_main}
     own = {n: h for n, h in before.items() if h in (signal.SIG_DFL, signal.default_int_handler)}
     _held.raised = False
+    if last and own:
+        atexit.register(_ignore_at_exit)  # before what the block imports, so that it runs after their hooks
     for number in own:
         signal.signal(number, _interrupt)
     try:

@@ -217,10 +217,31 @@ sys.exit(entry_point.run_command("plan", lambda *_, **__: os.kill(os.getpid(), s
 
 @pytest.mark.parametrize("when_ending", ["SIGINT", "SIGTERM"])
 def test_further_signals_at_the_end_change_neither_the_line_nor_the_status(when_ending: str) -> None:
-    """One arrives before the line is written, one while the interpreter ends."""
+    """One arrives before the line is written, one in the hooks that Python runs as it ends."""
     code = INTERRUPTED_TWICE.format(when_ending=when_ending)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (130, "plan: interrupted\n")
+
+
+INTERRUPTED_AT_THE_END = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from catalogs.ui import entry_point
+class Late:
+    def __del__(self, kill=os.kill, own=os.getpid(), write=os.write):
+        kill(own, signal.{when_ending})
+        write(1, b"after")
+late = Late()
+sys.exit(entry_point.run_command("plan", lambda *_, **__: os.kill(os.getpid(), signal.SIGINT), last=True))
+"""
+
+
+@pytest.mark.parametrize("when_ending", ["SIGINT", "SIGTERM"])
+def test_a_signal_while_python_frees_its_modules_changes_nothing(when_ending: str) -> None:
+    """By then Python has given every signal with a handler back to the system."""
+    code = INTERRUPTED_AT_THE_END.format(when_ending=when_ending)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "after", "plan: interrupted\n")
 
 
 INTERRUPTED_IN_EXEC = """
