@@ -17,7 +17,8 @@ from catalogs.arrays import FloatArray, IntArray
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.statistics import QUANTILES, statistics
 from catalogs.ui.words import percent
-from simulator.analysis.energy import PoolEnergy, pool_uses, power_and_energy
+from simulator.analysis.energy import PoolEnergy, pool_totals, pool_uses, power_and_energy
+from simulator.cluster.parallel import beside
 from simulator.cluster.run import Run
 from simulator.core.step_log import StepLog
 from simulator.costs.pricing import N_CLASSES
@@ -43,14 +44,15 @@ def summarise(run: Run) -> dict[str, Any]:
     Raises:
         ValueError: The run has no compiled deployment (use `latency_metrics`).
     """
-    uses = pool_uses(run)
+    by_pool, latencies = beside(run.options.processes, lambda: pool_totals(run), lambda: latency_metrics(run))
+    uses = pool_uses(run, None, by_pool)
     totals = _together([use.totals for use in uses])
     done = run.completed
     share = waiting_share(run.ttft_s[done], run.queue_s[done], np.mean)
     stated = StatedError.of(uses[0].compiled.resolved.engine.name, totals.expected_error, share)
     energy, ranks = power_and_energy(uses, output_tokens(run)), _rank_metrics(uses)
     return {
-        "metrics": {**latency_metrics(run), **energy, **ranks, **speculative_metrics(run)},
+        "metrics": {**latencies, **energy, **ranks, **speculative_metrics(run)},
         "time_breakdown": replica_seconds(uses),
         "calibration": {
             "bundle": " + ".join(dict.fromkeys(use.compiled.bundle.name for use in uses)),
