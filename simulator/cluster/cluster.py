@@ -80,7 +80,7 @@ class Cluster:
             options.transfer.start(self.clock, options.check_laws) if options.transfer else InstantTransfer(self.clock)
         )
         self._kv_pools = kv_pools(pools)
-        self.pools = [self._open(pool) for pool in pools]
+        self.pools = [self._open(number, pool) for number, pool in enumerate(pools)]
         self.replicas: list[Replica] = []  # in order of creation, including those that have ended
         self.on_new_replica: list[Callable[[Replica], None]] = []  # called with every new replica
         self.slots = [ReplicaSlots() for _ in pools]
@@ -116,7 +116,7 @@ class Cluster:
             return SessionClients(self.clock, self.requests, self._send)
         return None if self.requests.concurrency is None else ClosedLoopClients(self.clock, self.requests, self._send)
 
-    def _open(self, pool: Pool) -> RunningPool:
+    def _open(self, number: int, pool: Pool) -> RunningPool:
         # Workloads do not contain the max_tokens that clients declare: all declare the longest output.
         # Encoder replicas answer without tokens; here each of their requests ends with one that no client sees.
         output_tokens = [1] * self.requests.n if pool.role in ("prefill", "encode") else self._output_tokens
@@ -135,6 +135,7 @@ class Cluster:
             fast_forward=self.options.fast_forward,
             check=check_schedule if self.options.check_laws else None,
             event_log=self.options.journal,
+            shared_links=self.transfer.shared_links(number),
             kv_pool=self._kv_pools.get(pool.model) if pool.rules.offload and pool.rules.offload.shared else None,
         )
         return RunningPool.of(

@@ -13,7 +13,7 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -90,6 +90,9 @@ class _ReplicaSimulation:
         return _ReplicaResult(columns, run.gaps_s, replace(run.replicas[0], pool=number))
 
 
+There = TypeVar("There")
+Here = TypeVar("Here")
+
 _simulate_one: Callable[[int], _ReplicaResult] | None = None  # set before processes fork, which inherit it
 
 
@@ -139,6 +142,24 @@ def _forked(work: _ReplicaSimulation, n: int, processes: int) -> list[_ReplicaRe
             return list(workers.imap(_result, range(n), chunksize=max(1, n // (8 * processes))))
     finally:
         _simulate_one = None
+
+
+def beside(processes: int, there: Callable[[], There], here: Callable[[], Here]) -> tuple[There, Here]:
+    """Return the results of two functions; with several processes, `there` runs in one of its own meanwhile."""
+    if processes < 2 or "fork" not in multiprocessing.get_all_start_methods():
+        return there(), here()
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    worker = context.Process(target=lambda: sender.send(there()), daemon=True)
+    worker.start()
+    sender.close()
+    mine = here()
+    try:
+        theirs: There = receiver.recv()
+    except EOFError:  # it failed: here the error reaches the caller
+        theirs = there()
+    worker.join()
+    return theirs, mine
 
 
 def _assign(cluster: Cluster, order: IntArray) -> tuple[IntArray, IntArray]:

@@ -1,0 +1,75 @@
+"""For how long the collectives of a step occupy the links that transfers of KV blocks use as well.
+
+The collectives are those of the operators that the tables of tokens were priced from: all-reduces of tensor ranks and
+exchanges with experts. Gathers of attention over context ranks, those of logits, and collectives of drafters are left
+out, and so are pipelines, whose stages run different batches at the same time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from calibration.operators.operators import Collective
+from catalogs.arrays import FloatArray
+from simulator.core.batch import Batch, BatchShape
+from simulator.costs.partition import BatchRows
+from simulator.costs.tables import StepTables
+from simulator.costs.terms import Term
+from simulator.network.collectives import Network
+
+#: The tables over tokens whose operators contain collectives.
+_TABLES: Final = ("rank", "group")
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveLinkUse:
+    """The use of one kind of link by the collectives of a deployment's steps.
+
+    Attributes:
+        tables: The tables of the deployment.
+        nodes: The numbers of tokens of each table. Shape (nodes,) each.
+        seconds: The seconds, at the nominal rate of the link, for which a step of so many tokens occupies it.
+    """
+
+    tables: StepTables
+    nodes: dict[str, FloatArray]
+    seconds: dict[str, FloatArray]
+
+    @classmethod
+    def of(cls, tables: StepTables, between_nodes: bool) -> CollectiveLinkUse | None:
+        """Return the use of the network cards, or of the links inside a node; None if no collective crosses them."""
+        if tables.resolved.layout.pipeline_parallel > 1:
+            return None
+        nodes = {name: getattr(tables, name).axes[0] for name in _TABLES}
+        network = Network(tables.resolved.hardware)
+        seconds = {name: _occupied_s(tables, network, name, at, between_nodes) for name, at in nodes.items()}
+        return cls(tables, nodes, seconds) if any(s.any() for s in seconds.values()) else None
+
+    def occupied_s(self, batch: Batch) -> float:
+        """Return the seconds for which the collectives of a step occupy the link of each rank."""
+        tables = self.tables
+        if not batch.ranks:
+            return self._read(tables.terms(BatchRows.of_shapes([batch])))
+        rows = [BatchRows.of_shapes([rank or BatchShape()]) for rank in batch.ranks]
+        own, shared = tables.rank_terms(rows)
+        return max(map(self._read, own)) + self._read(shared)
+
+    def _read(self, terms: list[Term]) -> float:
+        tokens = ((term.table, term.coordinates[0]) for term in terms if term.table in _TABLES)
+        return sum(float(np.interp(at[0], self.nodes[name], self.seconds[name])) for name, at in tokens)
+
+
+def _occupied_s(
+    tables: StepTables, network: Network, table: str, tokens: FloatArray, between_nodes: bool
+) -> FloatArray:
+    """Return the seconds for which collectives of steps of so many tokens occupy the link. Shape (n,), as `tokens`."""
+    seconds = np.zeros(len(tokens))
+    for rows, times, lines in tables.operators(Term(table, slice(None), (tokens,))):
+        for line in lines:
+            if isinstance(line.op, Collective):
+                each = network.occupied_s(line.op, line.stride, line.routing, between_nodes)
+                seconds[rows] += times * line.count * line.runs * line.parts * each
+    return seconds
