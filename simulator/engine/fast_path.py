@@ -125,6 +125,7 @@ class FastPath:
         next_prompts: _Prompts | None = None
         next_finishing: list[int] = []
         start_s = first_s = slope_s = total_s = 0.0
+        planned = planned_blocks = 0  # rounds to skip when the run of steps began, and the blocks that they need
         steps, continues = 0, False  # continues: whether the general loop has to continue
 
         times_s = [*times_s, inf]
@@ -182,8 +183,9 @@ class FastPath:
                         )  # fmt: skip
                     if steps > 1:  # the schedule calls that were skipped
                         skipped = steps - 1
-                        blocks = blocks_of_rounds(phases, n_decoding, rounds, skipped)
-                        if blocks:
+                        if skipped != planned:
+                            planned_blocks = blocks_of_rounds(phases, n_decoding, rounds, skipped)
+                        if blocks := planned_blocks:
                             available -= blocks
                             if available < min_available:
                                 min_available = available
@@ -366,7 +368,8 @@ class FastPath:
                     and (not has_next or (next_prompts is None and not next_finishing and next_decodes == decodes))
                     and (not waiting or refused or len(running) >= seats or n_decoding >= budget_tokens)
                 ):
-                    left = available - blocks_of_rounds(phases, n_decoding, rounds, quiet)
+                    planned_blocks = blocks_of_rounds(phases, n_decoding, rounds, quiet)
+                    left = available - planned_blocks
                     if left < least_left:
                         least_left = left
                     if left < 0:  # as many rounds as there are blocks for
@@ -378,7 +381,9 @@ class FastPath:
                             else:
                                 high = middle
                         quiet = low
+                        planned_blocks = blocks_of_rounds(phases, n_decoding, rounds, quiet)
                     steps += quiet
+                    planned = quiet
             if not first_s > 0.0:
                 raise RuntimeError(f"a step must take time: it takes {first_s} s with {decodes} decodes")
             total_s = steps * first_s + slope_s * (0.5 * steps * (steps - 1))
