@@ -238,10 +238,8 @@ class Cluster:
             controller.start(self)
         if self.options.router_staleness_s > 0.0:
             self.timetable.every(self.options.router_staleness_s, self._collect_signals)
-        if self._clients is None:
-            self._serve_open_loop()
-        else:
-            self._clients.start()
+        begin = self._serve_open_loop if self._clients is None else self._clients.start
+        begin()
         horizon_s = self.options.horizon_s
         self.clock.run(None if horizon_s is None else self.clock.at(horizon_s, LAST))
         if horizon_s is None:
@@ -259,12 +257,12 @@ class Cluster:
         """Schedule the arrivals of an open loop, or serve it at once where it is plain."""
         self.results.arrival_s[:] = type(self.results.arrival_s)("d", self.requests.arrival_s.tolist())
         arrival_s = self.router_arrivals_s() if self.known_arrivals_s is None else self.known_arrivals_s
-        opened, plain = self.pools[0], None
-        alone = len(self.pools) == len(self.replicas) == 1 and self.blind and not self.on_new_replica
-        if alone and is_plain(opened.context, opened.keys, self.requests, self.options):
-            plain = FastPath(self.replicas[0], opened.context, self._input_tokens, opened.refusals)
+        plain = None
+        if len(self.replicas) == 1 and self.is_plain and not self.on_new_replica:
+            pool = self.pools[0]
+            plain = FastPath(self.replicas[0], pool.context, self._input_tokens, pool.refusals)
         serve_open_loop(self.clock, arrival_s, self._admit, plain)
-        self.n_answered = 0 if plain is None else plain.n_answered
+        self.n_answered = plain.n_answered if plain else 0
 
     def router_arrivals_s(self) -> FloatArray:
         """Return when each request of an open loop arrives at the router, in seconds. Shape (n,)."""
@@ -332,6 +330,11 @@ class Cluster:
     def blind(self) -> bool:
         """Return whether routing depends on no replica signal and on no client timeout."""
         return self._timeouts is None and all(stage.router.blind for stage in self._stages)
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether the fast path can serve an open loop on each replica: no replica affects another one."""
+        return self.blind and all(is_plain(p.context, p.keys, self.requests, self.options) for p in self.pools)
 
     def _hand_over(self, source_index: int, request: Request) -> bool:
         """Transfer a computed prompt to a decode replica; return False if its single output token was the last."""

@@ -19,18 +19,19 @@ from tests.simulator.engine.test_fast_forward import EXACT, TICK, World, crowds,
 from tests.simulator.worlds import Linear, requests, rules
 
 
-def plain(world: World) -> World:
-    """The world as one replica with an open loop and no shared content."""
+def plain(world: World, n_replicas: int = 1) -> World:
+    """The world as replicas with an open loop and no shared content."""
     n = world.requests.n
     arrival_s = world.requests.arrival_s if world.requests.concurrency is None else np.arange(n) * 3 * TICK
     work = replace(world.requests, arrival_s=arrival_s, concurrency=None, block_hashes=None)
-    return replace(world, requests=work, n_replicas=1, router="round_robin")
+    return replace(world, requests=work, n_replicas=n_replicas, router="round_robin")
 
 
 def run_both(world: World) -> tuple[Run, Run]:
     """The run of a plain world on the fast path, and by the general loop."""
     fast, general = (
-        run_rules(world.rules, world.timer, world.requests, 1, RunOptions(fast_path=chosen)) for chosen in (True, False)
+        run_rules(world.rules, world.timer, world.requests, world.n_replicas, RunOptions(fast_path=chosen))
+        for chosen in (True, False)
     )
     return fast, general
 
@@ -71,6 +72,13 @@ def test_equals_the_general_loop_after_a_hand_over(world: World, whole_prompts: 
     """Few blocks and long outputs: most of these runs preempt."""
     engine = replace(world.rules, admit_whole_prompt=whole_prompts, kv_blocks=max(18, world.rules.kv_blocks // 2))
     assert_equal(*run_both(replace(world, rules=engine)))
+
+
+@EXACT
+@given((worlds() | crowds()).map(lambda world: plain(world, 3)))
+def test_several_replicas_equal_the_general_loop(world: World) -> None:
+    """With a router that needs no signals, each replica takes the fast path for itself."""
+    assert_equal(*run_both(world))
 
 
 @pytest.mark.parametrize("lag", [0, 1])
@@ -114,9 +122,10 @@ def test_shared_content_and_closed_loops_keep_to_the_general_loop(served: list[i
     engine = rules(prefix_caching=True)
     run_rules(engine, Linear(), requests([0.0, 1.0], [8, 8], [4, 4], [[1, 2], [1, 2]]))
     run_rules(engine, Linear(), requests([0.0, 0.0], [8, 8], [4, 4], None, 1))
-    run_rules(engine, Linear(), requests([0.0, 0.0], [8, 8], [4, 4]), 2)
+    run_rules(engine, Linear(), requests([0.0, 0.0], [8, 8], [4, 4]), 2, RunOptions(router="least_outstanding"))
     run_rules(engine, Linear(), requests([0.0, 1.0], [8, 8], [4, 4]), 1, RunOptions(check_laws=True))
     run_rules(engine, Linear(), requests([0.0, 1.0], [8, 8], [4, 4]), 1, RunOptions(horizon_s=2.0))
     assert served == []
     run_rules(engine, Linear(), requests([0.0, 1.0], [8, 8], [4, 4]))
-    assert served == [2]
+    run_rules(engine, Linear(), requests([0.0, 1.0], [8, 8], [4, 4]), 2)
+    assert served == [2, 1, 1]
