@@ -91,7 +91,7 @@ class StepLog:
         behind_s: float = 0.0,
     ) -> None:
         """Append one row, with the shares of ranks that step together; `shape` is the shape of its first step."""
-        row = _packed(
+        row = packed_row(
             start_s,
             steps,
             shape.prefill_tokens,
@@ -112,6 +112,10 @@ class StepLog:
         self._values.frombytes(row)
         if self.n_ranks:
             self._shares.frombytes(b"".join([_share(rank) if rank is not None else _NOTHING for rank in shape.ranks]))
+
+    def add_rows(self, rows: Iterable[bytes]) -> None:
+        """Append rows that `packed_row` has packed, to a log without ranks that step together."""
+        self._values.frombytes(b"".join(rows))
 
     def add_encoding(self, encoding: Encoding) -> None:
         """Note the items that the step of the last row encodes."""
@@ -273,7 +277,8 @@ _N_STORED: Final = COLUMNS.index("vision_units")
 #: The numbers of a row that encodes items: its index and the columns behind those that every row has.
 _N_ENCODING: Final = 1 + len(COLUMNS) - _N_STORED
 
-_packed = Struct(f"{_N_STORED}d").pack  # takes less than half the time of array.extend with a tuple
+#: Packs the values of one row in the order of the columns that every row has.
+packed_row = Struct(f"{_N_STORED}d").pack  # takes less than half the time of array.extend with a tuple
 
 #: The columns recorded for each rank; all other columns belong to the group.
 OWN: Final = slice(COLUMNS.index("prefill_tokens"), COLUMNS.index("logits") + 1)

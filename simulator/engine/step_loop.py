@@ -15,11 +15,12 @@ A replica has one loop, or one for each stage of a pipeline; these loops take tu
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from math import inf
 from typing import TYPE_CHECKING
 
 from simulator.core.batch import Batch
-from simulator.core.clock import STEP, WAKE, Callback
+from simulator.core.clock import STEP, WAKE, Callback, TimedEvent
 from simulator.core.request import Request
 from simulator.core.step_log import StepLog
 from simulator.core.step_timer import elapsed_s, encoding_s, output_s, segment_of, step_at
@@ -180,6 +181,26 @@ class StepLoop:
             self._begin(batch, now)
         if self._stages > 1:
             self._replica.wake_idle()
+
+    def restore(
+        self,
+        late_s: float,
+        rounds: int,
+        serial: int,
+        due: list[tuple[int, int, Request]],
+        ending: Iterable[Request],
+    ) -> None:
+        """Take over what `fast_path.py` has kept: the delay of the last token and CompletionRounds (see there)."""
+        self._late_s = late_s
+        self._last_tokens.restore(rounds, serial, due, ending)
+
+    def resume(self, batch: Batch | None, now: float) -> None:
+        """Continue a run of `fast_path.py` at the start of a step: that of `batch`, or of one still to be scheduled."""
+        self._event = TimedEvent(self._clock, self._on_end, None)  # begins now
+        if batch is None:
+            self._start_next(now)
+        else:
+            self._begin(batch, now)
 
     def _begin(self, batch: Batch, now: float) -> None:
         """Run `batch` on the device and schedule ahead."""
