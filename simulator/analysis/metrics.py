@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from calibration.accuracy.regime import Regime
 from calibration.accuracy.stated_error import StatedError, waiting_share
 from catalogs.arrays import FloatArray, IntArray
 from catalogs.deployments.resolved import ResolvedDeployment
@@ -49,7 +50,9 @@ def summarise(run: Run) -> dict[str, Any]:
     totals = _together([use.totals for use in uses])
     done = run.completed
     share = waiting_share(run.ttft_s[done], run.queue_s[done], np.mean)
-    stated = StatedError.of(uses[0].compiled.resolved.engine.name, totals.expected_error, share)
+    first = uses[0].compiled.resolved
+    regime = Regime.of(first.model, first.hardware.accelerator)
+    stated = StatedError.of(first.engine.name, totals.expected_error, regime, share)
     energy, ranks = power_and_energy(uses, output_tokens(run)), _rank_metrics(uses)
     return {
         "metrics": {**latencies, **energy, **ranks, **speculative_metrics(run)},

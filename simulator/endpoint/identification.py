@@ -26,6 +26,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from calibration.accuracy.regime import Regime
 from calibration.accuracy.stated_error import METRICS, StatedError, load_file, waiting_share
 from catalogs.arrays import FloatArray
 from catalogs.deployments.schema import Deployment
@@ -283,7 +284,8 @@ def _simulated(compiled: CompiledDeployment, level: MeasuredLevel) -> tuple[dict
         raise InputError("requests of the endpoint do not fit", int((~run.completed).sum()))
     share = waiting_share(run.ttft_s, run.queue_s, np.mean)
     error = pool_uses(run)[0].totals.expected_error
-    stated = StatedError.of(compiled.resolved.engine.name, error, share)
+    regime = Regime.of(compiled.resolved.model, compiled.resolved.hardware.accelerator)
+    stated = StatedError.of(compiled.resolved.engine.name, error, regime, share)
     return {"ttft": float(np.mean(run.ttft_s)), "tpot": float(np.nanmean(run.tpot_s))}, stated
 
 
@@ -297,7 +299,7 @@ def log_error(stated: StatedError, metric: str) -> tuple[float, float]:
         return float(middle), max(float(high - low) / 2, 1e-3)
     assert metric in METRICS
     engines = {group.engine for group in load_file().groups if group.metric == metric}
-    known = [StatedError.of(engine, stated.operator_error, stated.waiting_share) for engine in engines]
+    known = [StatedError.of(engine, stated.operator_error, stated.regime, stated.waiting_share) for engine in engines]
     return 0.0, max((log_error(other, metric)[1] for other in known), default=1.0)
 
 

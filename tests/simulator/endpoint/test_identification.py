@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
+from calibration.accuracy.regime import UNKNOWN
 from calibration.accuracy.stated_error import StatedError
 from calibration.serve.request_load import RequestSettings, SentLoad, SentRequest
 from calibration.serve.streaming_client import GeneratedReply
@@ -143,9 +144,9 @@ def test_errors_of_a_metric_at_two_loads_go_together() -> None:
 
 
 def test_an_engine_without_measured_runs_has_the_widest_error() -> None:
-    known = [log_error(StatedError.of(name, 0.05), "tpot") for name in ("vllm", "sglang", "trtllm")]
-    centre, sigma = log_error(StatedError.of("orca", 0.05), "tpot")
-    assert StatedError.of("orca", 0.05).group("tpot") is None
+    known = [log_error(StatedError.of(name, 0.05, UNKNOWN), "tpot") for name in ("vllm", "sglang", "trtllm")]
+    centre, sigma = log_error(StatedError.of("orca", 0.05, UNKNOWN), "tpot")
+    assert StatedError.of("orca", 0.05, UNKNOWN).group("tpot") is None
     assert centre == 0.0
     assert sigma >= max(s for _, s in known)
     assert all(s > 0 for _, s in known)
