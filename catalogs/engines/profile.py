@@ -71,6 +71,9 @@ class HostTimes:
     kernel_launch_s: Annotated[NonNegativeFloat, Field(alias="kernel_launch_us"), times(_MICRO)] = 0.0
     #: The same in models with latent attention, whose layers launch more than is counted; 0: as in all models.
     latent_launch_s: Annotated[NonNegativeFloat, Field(alias="latent_launch_us"), times(_MICRO)] = 0.0
+    #: Per layer of a step in piecewise CUDA graphs, beyond its time in a whole one: the device waits for the attention,
+    #: which is launched between two graphs.
+    piece_s: Annotated[NonNegativeFloat, Field(alias="piece_us"), times(_MICRO)] = 0.0
     #: N-gram drafting: search for the last tokens, per sequence.
     ngram_s_per_sequence: Annotated[NonNegativeFloat, Field(alias="ngram_us_per_sequence"), times(_MICRO)] = 0.0
     #: N-gram drafting: per token of the sequence.
@@ -200,6 +203,12 @@ class EngineProfile:
     source: str
     #: Steps with prefill run in graphs too, up to max_graph_tokens (piecewise capture).
     graphs_with_prefill: bool = False
+    #: Decodes run in piecewise CUDA graphs too, instead of whole ones (cudagraph_mode, or the model's attention).
+    graphs_in_pieces: bool = False
+    chunks_in_pieces: bool = False  # no CUDA graph holds chunked attention, so models with it run in pieces
+    #: While the host prepares chunked attention it waits for the device, so that nothing of a step overlaps.
+    chunks_wait: bool = False
+    overlaps_host: bool = True  # the host prepares a step beside the one in flight, where steps are scheduled ahead
     calls_generate: bool = False  # runs `generate` of transformers, whose host time a profile measures
     packs_weights: bool = True  # on a CPU, lays weights out for oneDNN when it loads them; plain torch does not
     top_p_by_sort: bool = False  # top_p sampling sorts all logits, instead of using a kernel without a sort

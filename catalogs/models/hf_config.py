@@ -167,7 +167,8 @@ def mixer_of(config: ConfigReader, layer: int) -> Mixer:
     window = config.maybe_count("attention_chunk_size") if kind == "chunked_attention" else None
     if kind == "sliding_attention":
         window = config.maybe_count("sliding_window", "sliding_window_size")
-    return _attention(config, window or None)
+    found = _attention(config, window or None)
+    return dataclasses.replace(found, chunked=found.window_tokens is not None and kind == "chunked_attention")
 
 
 def layer_kind(config: ConfigReader, layer: int) -> str:

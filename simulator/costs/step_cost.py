@@ -62,9 +62,9 @@ class StepCost:
     def __init__(self, tables: StepTables) -> None:
         self.tables = tables
         host = tables.engine.host
-        self._overlaps = tables.engine.async_scheduling
+        self._overlaps = tables.engine.async_scheduling and tables.engine.overlaps_host
         self._host_s, self._host_per_sequence_s = host.step_s, host.step_s_per_sequence
-        self._gap_s = host.step_gap_s
+        self._gap_s = host.step_gap_s + tables.pieces_s
         self._launch_s, self._decode_launch_s = tables.launch_s, tables.decode_launch_s
         self._graphed = graph_limit(tables.resolved)
         self._graphed_prefill = self._graphed if tables.engine.graphs_with_prefill else 0

@@ -75,6 +75,7 @@ class StepTables:
         padded: The tokens that run where 0..len-1 are scheduled. Shape (tokens,).
         launch_s: The minimum seconds of a step with prompts outside CUDA graphs.
         decode_launch_s: The minimum seconds of a step without prompts outside CUDA graphs.
+        pieces_s: The seconds that piecewise CUDA graphs add to every step; 0 where decodes run in whole graphs.
         draft: The tables of proposing drafts; None without a drafter.
         towers: The tables of encoding images, videos and audio; none if no tower runs.
     """
@@ -91,6 +92,7 @@ class StepTables:
     padded: IntArray
     launch_s: float
     decode_launch_s: float
+    pieces_s: float = 0.0
     draft: DraftTables | None = None
     towers: tuple[TowerTables, ...] = ()
 
@@ -135,6 +137,7 @@ class StepTables:
             _padding(sizes, top),
             launch_s * launches,
             launch_s * decode_launches,
+            resolved.engine.host.piece_s * lines.mixers if resolved.engine.graphs_in_pieces else 0.0,
             towers=TowerTables.build_all(resolved, source, pricer),
         )
 

@@ -110,6 +110,11 @@ class StepCalls:
         return step_launches(self.shard) * (2 if self.shard.layout.two_batch_overlap else 1)
 
     @property
+    def mixers(self) -> int:
+        """Return the layers with attention, a scan or a convolution, at which piecewise CUDA graphs are cut."""
+        return sum(group.count for group in self.shard.model.groups if group.mixer is not None)
+
+    @property
     def decode_launches(self) -> int:
         """Return the kernels of one eager step without prefill on one rank."""
         return step_launches(self.shard, encodes=False) if self.shard.model.encoder_groups else self.launches
@@ -265,6 +270,11 @@ class NoCalls(StepCalls):
     @property
     def launches(self) -> int:
         """Return 0: no kernel is launched besides those of the towers."""
+        return 0
+
+    @property
+    def mixers(self) -> int:
+        """Return 0: no layer of the language model runs."""
         return 0
 
     def rank(self, tokens: Num, graph: bool = True) -> list[OperatorCall]:  # noqa: ARG002
