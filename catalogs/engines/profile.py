@@ -211,6 +211,9 @@ class EngineProfile:
     overlaps_host: bool = True  # the host prepares a step beside the one in flight, where steps are scheduled ahead
     calls_generate: bool = False  # runs `generate` of transformers, whose host time a profile measures
     packs_weights: bool = True  # on a CPU, lays weights out for oneDNN when it loads them; plain torch does not
+    #: Factors on the host times per kernel for nodes with accelerators of an architecture, whose hosts are slower or
+    #: faster than those on which the times were fitted.
+    launch_factors: dict[str, PositiveFloat] = field(default_factory=dict)
     top_p_by_sort: bool = False  # top_p sampling sorts all logits, instead of using a kernel without a sort
     fuses_norms: bool = False  # in graphs, the all-reduce kernel also adds the residual and normalises
     #: The largest message whose all-reduce does so, in bytes, by architecture of a card with HBM ("all": any card) and
@@ -330,6 +333,15 @@ class EngineProfile:
                 }
                 found |= {name: value for name, value in stated.items() if value is not None}
         return replace(self, **found) if found else self
+
+    def launch_s(self, latent: bool, device: Device) -> float:
+        """Return the host seconds per kernel outside CUDA graphs on nodes with a device.
+
+        Args:
+            latent: Whether the model has latent attention.
+            device: The accelerator of the nodes.
+        """
+        return self.host.launch_s(latent) * self.launch_factors.get(device.architecture, 1.0)
 
     def runs_on_device(self, kind: str, maker: str) -> bool:
         """Return whether the engine runs on a CPU, or on the cards of a maker."""

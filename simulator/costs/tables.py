@@ -123,7 +123,8 @@ class StepTables:
         sizes, dp = captured(resolved), shard.exchange_ranks
         # Launches on a CPU are negligible.
         latent = any(group.mixer is not None and group.mixer.latent for group in shard.model.groups)
-        launch_s = resolved.engine.host.launch_s(latent) if resolved.hardware.accelerator.kind == "gpu" else 0.0
+        unit = resolved.hardware.accelerator
+        launch_s = resolved.engine.launch_s(latent, unit) if unit.kind == "gpu" else 0.0
         launches, decode_launches = (lines.launches, lines.decode_launches) if launch_s else (0, 0)
         return cls(
             resolved,

@@ -12,6 +12,7 @@ from calibration.operators.operators import Elementwise
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment
+from catalogs.engines.files import load_engine
 from simulator.core.batch import BatchShape
 from simulator.costs.compile import compile_step_cost
 from simulator.costs.step_cost import StepCost
@@ -35,7 +36,7 @@ def cost(resolved: ResolvedDeployment, launch_s: float | None = None) -> StepCos
 
 def test_a_launch_time_of_latent_attention_replaces_the_general_one_there_only() -> None:
     def cycle_s(model: str, **host: float) -> float:
-        resolved = made("trtllm", model=model, hardware="h200x8", tensor_parallel=8)
+        resolved = made("trtllm", model=model, hardware="b200x8", tensor_parallel=8)
         terms = replace(resolved.engine.host, kernel_launch_s=1.0, **host)
         resolved = replace(resolved, engine=replace(resolved.engine, host=terms))
         return cost(resolved).cycle_s(prompt(16)) / step_launches(Shard.of(resolved))
@@ -43,6 +44,18 @@ def test_a_launch_time_of_latent_attention_replaces_the_general_one_there_only()
     assert cycle_s("deepseek-v3", latent_launch_s=2.0) == pytest.approx(2.0, rel=1e-3)
     assert cycle_s("deepseek-v3", latent_launch_s=0.0) == pytest.approx(1.0, rel=1e-3)
     assert cycle_s("llama3.1-70b", latent_launch_s=2.0) == pytest.approx(1.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("model", ["deepseek-v3", "llama3.1-70b"])
+def test_hosts_of_hopper_nodes_launch_slower_with_tensorrt_llm(model: str) -> None:
+    def each_s(hardware: str, engine: str) -> float:
+        resolved = made(engine, model=model, hardware=hardware, tensor_parallel=8)
+        return cost(resolved).tables.launch_s / step_launches(Shard.of(resolved))
+
+    factor = load_engine("trtllm").launch_factors["hopper"]
+    assert factor > 1.0
+    assert each_s("h200x8", "trtllm") == pytest.approx(factor * each_s("b200x8", "trtllm"))
+    assert each_s("h200x8", "vllm") == pytest.approx(each_s("b200x8", "vllm"))
 
 
 def prompt(tokens: int) -> BatchShape:
