@@ -383,18 +383,26 @@ class ShardedLinearAttention(ShardedMixer):
     def projection_calls(self, tokens: Num) -> list[OperatorCall]:
         """Return the input projections, short convolution, gated norm and output projection.
 
-        The input projections give q, k, v, the gate, and the scalars per value head: in one product, or in one for q, k
-        and v, one for the gate, and one in 16 bit for each kind of scalar (`splits_scan_inputs`).
+        The input projections give q, k, v, the gate, and the scalars per value head. Mamba-2 has one product for all of
+        them. A gated delta rule has one for q, k, v and the gate and one in 16 bit for both kinds of scalars, which
+        runs on a second stream in captured steps; or one for q, k and v, one for the gate, and one in 16 bit for each
+        kind of scalar, one after the other (`splits_scan_inputs`).
         """
         a, count, hidden = self.part, self.count, self.shard.model.hidden_size
         dtype = self.shard.dtype("linear_attention")
         value, conv = -(-a.value_size // self.shard.tp), -(-a.conv_size // self.shard.tp)
+        scalars, plain = a.n_head_gates * -(-a.n_value_heads // self.shard.tp), self.shard.plain_dtype
         inputs = [("in_proj", -(-a.input_size // self.shard.tp), dtype)]
-        if self.shard.splits_scan_inputs and a.n_head_gates > 1:
-            scalars = ("in_proj_head_gates", -(-a.n_value_heads // self.shard.tp), self.shard.plain_dtype)
-            inputs = [("in_proj", conv, dtype), ("in_proj_gate", value, dtype), *[scalars] * a.n_head_gates]
+        if a.n_head_gates > 1 and self.shard.splits_scan_inputs:
+            each = ("in_proj_head_gates", scalars // a.n_head_gates, plain)
+            inputs = [("in_proj", conv, dtype), ("in_proj_gate", value, dtype), *[each] * a.n_head_gates]
+        elif a.n_head_gates > 1:
+            inputs = [("in_proj", conv + value, dtype), ("in_proj_head_gates", scalars, plain)]
+        products = [gemm_call(name, count, self.shard.product(tokens, n, hidden, kind)) for name, n, kind in inputs]
+        if len(products) == 2:
+            products[1] = replace(products[1], overlapped_rows=self.shard.shared_overlap_tokens)
         return [
-            *[gemm_call(name, count, self.shard.product(tokens, n, hidden, kind)) for name, n, kind in inputs],
+            *products,
             elementwise_call("conv", count, "activation", tokens, 2 * conv * ACT),
             elementwise_call("gated_norm", count, "norm", tokens, 3 * value * ACT),
             gemm_call("out_proj", count, self.shard.product(tokens, hidden, value, dtype)),

@@ -157,17 +157,28 @@ def test_sglang_normalises_apart_with_data_parallel_attention() -> None:
 
 
 def test_inputs_of_linear_attention_that_are_projected_apart_read_the_same_weights_in_more_kernels() -> None:
-    """SGLang 0.5.9 runs four products, later ones one: q, k, v and the gate keep their columns, in 45 layers three more
-    kernels each, and the two kinds of scalars of 8 heads on a rank are products of 16 bit."""
+    """SGLang 0.5.9 runs four products, later ones two: q, k, v and the gate keep their columns, the scalars of 8 heads
+    on a rank are products of 16 bit, and in 45 layers there are three more kernels each."""
     keys = {"model": "qwen3.5-397b-a17b", "hardware": "b200x8", "tensor_parallel": 8, "weight_dtype": "fp8"}
 
     def products(engine: str) -> list[OperatorCall]:
         calls = StepCalls(Shard.of(made(engine, **keys))).rank(4.0)
         return [call for call in calls if call.name.startswith("in_proj")]
 
-    (joint,), apart = products("sglang"), products("sglang-0.5")
+    joint, apart = products("sglang"), products("sglang-0.5")
+    assert [call.name for call in joint] == ["in_proj", "in_proj_head_gates"]
     assert [call.name for call in apart] == ["in_proj", "in_proj_gate", "in_proj_head_gates", "in_proj_head_gates"]
-    assert sum(call.op.n for call in apart) == joint.op.n  # type: ignore[union-attr]
-    assert [call.op.dtype for call in apart[2:]] == ["bf16", "bf16"]  # type: ignore[union-attr]
+    assert sum(call.op.n for call in apart) == sum(call.op.n for call in joint)  # type: ignore[union-attr]
+    assert [call.op.dtype for call in (joint[1], *apart[2:])] == ["bf16"] * 3  # type: ignore[union-attr]
+    assert [call.overlapped_rows for call in (*joint, *apart)] == [0, 1024, 0, 0, 0, 0]  # a second stream
     shards = [Shard.of(made(engine, **keys)) for engine in ("sglang", "sglang-0.5")]
-    assert step_launches(shards[1]) - step_launches(shards[0]) == 45 * (2 + 1 + 1)  # one of them quantises its input
+    assert step_launches(shards[1]) - step_launches(shards[0]) == 45 * (2 + 1)  # the gate's product quantises its input
+
+
+def test_nvfp4_checkpoints_of_qwen3_5_keep_both_kinds_of_attention_in_16_bits() -> None:
+    """SGLang's models/qwen3_5.py passes no quantisation of modelopt_fp4 to linear_attn and self_attn."""
+    keys = {"model": "Qwen/Qwen3.5-397B-A17B", "hardware": "b200x4", "tensor_parallel": 4, "weight_dtype": "fp4"}
+    calls = StepCalls(Shard.of(made("sglang", **keys))).rank(4.0)
+    names = {"in_proj", "out_proj", "qkv_proj", "o_proj"}
+    found = {call.name: call.op.dtype for call in calls if call.name in names}  # type: ignore[union-attr]
+    assert found == dict.fromkeys(names, "bf16")
