@@ -182,3 +182,32 @@ def test_nvfp4_checkpoints_of_qwen3_5_keep_both_kinds_of_attention_in_16_bits() 
     names = {"in_proj", "out_proj", "qkv_proj", "o_proj"}
     found = {call.name: call.op.dtype for call in calls if call.name in names}  # type: ignore[union-attr]
     assert found == dict.fromkeys(names, "bf16")
+
+
+@pytest.mark.parametrize(
+    ("hardware", "layout", "kernels"),
+    [
+        ("b200x8", {}, 2),  # the input is quantised, and one operator does all the rest, the routing too
+        ("h200x8", {}, 1 + 6 + 2),  # routing, then sorting, two products, activation and sum, and two quantisations
+        ("b200x8", {"data_parallel": 8, "tensor_parallel": 1, "all2all_backend": "deepep_auto"}, 1 + 6 + 2),
+    ],
+)
+def test_one_operator_launches_all_kernels_of_experts_in_sglang_on_blackwell(
+    hardware: str, layout: dict[str, Any], kernels: int
+) -> None:
+    """moe_runner_backend flashinfer_trtllm of server_args.py, unless tokens are sent to their experts."""
+    keys: dict[str, Any] = {"model": "deepseek-r1", "tensor_parallel": 8, "expert_parallel": True}
+    step = StepCalls(Shard.of(made("sglang", hardware=hardware, **keys | layout)))
+    calls = step.rank(8.0, graph=False) + step.group(8.0, graph=False)
+    assert sum(call.kernels for call in calls if call.name in ("routing", "experts")) == kernels
+
+
+def test_the_gate_of_a_shared_expert_is_hidden_in_captured_steps_and_launched_in_prompts() -> None:
+    """Qwen2MoeSparseMoeBlock: a product with one column, a sigmoid, and a product with the output of the expert."""
+    found = made("sglang", model="qwen3.5-397b-a17b", hardware="h200x8", tensor_parallel=8, weight_dtype="fp8")
+    calls = {call.name: call for call in StepCalls(Shard.of(found)).rank(8.0)}
+    gate, scale = calls["shared_gate"], calls["scale_shared"]
+    assert (gate.op.n, gate.kernels, scale.kernels) == (1, 1, 2)  # type: ignore[union-attr]
+    assert gate.overlapped_rows == scale.overlapped_rows == found.engine.shared_experts_beside_tokens > 0
+    other = StepCalls(Shard.of(made("sglang", model="glm-5", hardware="h200x8", tensor_parallel=8))).rank(8.0)
+    assert not [call for call in other if call.name in ("shared_gate", "scale_shared")]
