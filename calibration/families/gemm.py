@@ -69,12 +69,19 @@ class GemmModel:
     family: str = "gemm"
 
     def cost(self, op: Gemm, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
-        """Return (seconds, origin) in the broadcast shape of m, n and k."""
+        """Return (seconds, origin) in the broadcast shape of m, n and k.
+
+        A product narrower than the narrowest measured one takes as long: a kernel computes whole tiles, and rows of 32
+        and 64 columns take the same time in the tables.
+        """
         m, n, k = broadcast(op.m, op.n, op.k)
         dtype = SAME_AS.get(op.dtype, op.dtype)
         table, borrowed = self._table(dtype, accelerator)
         if table is None:
             return UncalibratedModel(self.family).cost(Gemm(m, n, k, dtype), accelerator)
+        least_n, least_k = (np.rint(np.exp(axis[0])) for axis in self.grids[table].axes[1:])
+        narrow = (n < least_n) | (k < least_k)
+        n, k = np.maximum(n, least_n), np.maximum(k, least_k)
         log_u, origin = self._utilisation(self.grids[table], np.log(np.maximum(m, 1.0)), np.log(n), np.log(k))
         sized = Gemm(m, n, k, dtype)
         bound = roofline_s(sized, accelerator)
@@ -89,7 +96,7 @@ class GemmModel:
             known = np.maximum(narrow / np.exp(log_u), self.floors_s[table])
             return known + np.maximum(bound - narrow, 0.0) / VECTOR_EFFICIENCY, np.full_like(bound, ROOFLINE)
         seconds = np.maximum(bound / np.exp(log_u), self.floors_s[table])
-        return seconds, np.where(borrowed, ROOFLINE, origin)
+        return seconds, np.where(borrowed | narrow, ROOFLINE, origin)
 
     @staticmethod
     def _utilisation(

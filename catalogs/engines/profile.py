@@ -230,6 +230,8 @@ class EngineProfile:
     cut_scale_blocks: Literal["refused", "refined", "padded"] = "padded"
     #: Linear attention projects q, k and v, the gate, and each kind of scalar of a head in products of their own.
     splits_scan_inputs: bool = False
+    #: One operator of a library launches the routing and all kernels of the routed experts, without Python in between.
+    launches_experts_at_once: bool = False
     model_defaults: tuple[ModelDefaults, ...] = ()  # rules by model and accelerator, in order
     receiving: ReceiveIntervals | None = None  # None: requests are received before every step
     default_kv_dtype: str | None = None  # unless the checkpoint declares one; None: that of the activations
@@ -330,6 +332,7 @@ class EngineProfile:
                     "fuses_norms": rule.fuses_norms,
                     "default_kv_dtype": rule.kv_dtype,
                     "receiving": rule.receiving,
+                    "launches_experts_at_once": rule.launches_experts_at_once,
                 }
                 found |= {name: value for name, value in stated.items() if value is not None}
         return replace(self, **found) if found else self

@@ -328,7 +328,8 @@ def step_launches(shard: Shard, encodes: bool = True) -> int:
     layer and takes as long as the slower of host and device.
 
     The counts (`OperatorCall.kernels`) follow the sources of the engines. A quantised product has a kernel that
-    quantises its input. Experts sort and align tokens, multiply twice with an activation between, and add up.
+    quantises its input. Experts sort and align tokens, multiply twice with an activation between, and add up; where one
+    operator does all of this (`launches_experts_at_once`), it counts once, because no Python runs between its kernels.
     Multi-head latent attention is five products, two norms, rotation, two copies, a cache write and the attention
     itself. A gated delta rule's scan has 18 kernels: the gates' small product, a flag, the convolution and the copy
     before it, three contiguous copies, gates, two norms, then cumulated decays, products of the keys, a triangular

@@ -1,4 +1,4 @@
-"""Products that no table has: fp32 on an accelerator whose bf16 products are known."""
+"""Products that no table has: fp32 where bf16 products are known, and narrower ones than any measured one."""
 
 from __future__ import annotations
 
@@ -45,3 +45,16 @@ def test_an_fp32_product_is_an_estimate_that_never_beats_its_roofline() -> None:
     assert (origin == 2.0).all()
     assert model.notice(wide, H100) == "gemm in fp32: not measured, bf16 latency and the fp32 peak"
     assert model.notice(Gemm(rows, 256.0, 3072.0, "bf16"), H100) is None
+
+
+def test_a_product_narrower_than_any_measured_one_takes_as_long_as_the_narrowest() -> None:
+    """The narrowest rows here have n = k = 256, so that a product with 8 columns takes the time of one with 256."""
+    model, rows = bf16_model(), np.array([1.0, 16.0, 4096.0])
+    for op, least in (
+        (Gemm(rows, 8.0, 4096.0, "bf16"), Gemm(rows, 256.0, 4096.0, "bf16")),
+        (Gemm(rows, 4096.0, 8.0, "bf16"), Gemm(rows, 4096.0, 256.0, "bf16")),
+    ):
+        seconds, origin = model.cost(op, H100)
+        assert seconds.tolist() == model.cost(least, H100)[0].tolist()
+        assert (origin == 2.0).all()  # an estimate, not a measurement
+    assert (model.cost(Gemm(rows, 256.0, 4096.0, "bf16"), H100)[1] < 2.0).all()
