@@ -27,7 +27,7 @@ tile sizes change and by up to 20 % from noise; a step, padded to its captured s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -252,17 +252,30 @@ class GroupedGemmModel:
     def joined(self, lender: GroupedGemmModel) -> GroupedGemmModel:
         """Return the model with the curves of dtypes that it lacks from a model of the same accelerator."""
         own = {k.dtype for k in self.keys}
-        lent = [i for i, k in enumerate(lender.keys) if k.dtype not in own]
+        return self._merged(range(len(self.keys)), lender, [i for i, k in enumerate(lender.keys) if k.dtype not in own])
+
+    def with_cut_experts(self, lender: GroupedGemmModel, dtype: str) -> GroupedGemmModel:
+        """Return the model with a lender's curves of the experts of a dtype that are cut, not distributed, over ranks.
+
+        The lender is a model of the same accelerator. Without such curves it lends nothing.
+        """
+        lent = [i for i, k in enumerate(lender.keys) if k.dtype == dtype and k.expert_ranks == 1]
+        if not lent:
+            return self
+        kept = [i for i, k in enumerate(self.keys) if k.dtype != dtype or k.expert_ranks > 1]
+        return self._merged(kept, lender, lent)
+
+    def _merged(self, kept: Sequence[int], lender: GroupedGemmModel, lent: Sequence[int]) -> GroupedGemmModel:
+        """Return a model of the curves in the rows `kept` and of those in the rows `lent` of the lender."""
         tokens = np.union1d(self.tokens, lender.tokens)
-        curves, relief = np.full((2, len(self.keys) + len(lent), len(tokens)), np.nan)
-        for here, model, rows in (
-            (slice(len(self.keys)), self, slice(None)),
-            (slice(len(self.keys), None), lender, lent),
-        ):
-            columns = np.searchsorted(tokens, model.tokens)
-            curves[here, columns] = model.log_ratio[rows]
-            relief[here, columns] = np.nan if model.log_relief is None else model.log_relief[rows]
-        keys = [*self.keys, *(lender.keys[i] for i in lent)]
+        curves, relief = np.full((2, len(kept) + len(lent), len(tokens)), np.nan)
+        for first, model, rows in ((0, self, kept), (len(kept), lender, lent)):
+            if not len(rows):
+                continue
+            here = np.ix_(np.arange(first, first + len(rows)), np.searchsorted(tokens, model.tokens))
+            curves[here] = model.log_ratio[list(rows)]
+            relief[here] = np.nan if model.log_relief is None else model.log_relief[list(rows)]
+        keys = [*(self.keys[i] for i in kept), *(lender.keys[i] for i in lent)]
         return replace(self, keys=keys, tokens=tokens, log_ratio=curves, log_relief=relief)
 
     def to_parts(self) -> Parts:
