@@ -111,7 +111,7 @@ def test_cut_experts_run_the_kernel_that_another_engine_times() -> None:
     tokens = np.array([1.0, 16.0, 64.0, 2048.0])
     cut, whole = (GroupedGemm(tokens, 3072, 1536 // s, 256, 8, r, "fp8_block") for s, r in ((4, 1), (1, 4)))
     assert own.cost(cut).seconds == pytest.approx(lender.cost(cut).seconds)
-    assert (own.cost(cut).seconds > 1.1 * newer.cost(cut).seconds)[:3].all()
+    assert (own.cost(cut).seconds > 1.1 * newer.cost(cut).seconds)[:2].all()
     unknown = replace(cut, hidden_size=2560)  # an architecture that no table has
     assert (own.cost(unknown).seconds != newer.cost(unknown).seconds).all()
     bf16 = replace(cut, dtype="bf16")
