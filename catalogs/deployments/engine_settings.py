@@ -114,6 +114,8 @@ class EngineSettings:
             changed["marlin_experts"] = self.moe_backend == _PRICED_EXPERTS
         if self.moe_backend not in (None, "deepgemm"):
             changed["expert_block_rows"] = {}  # only DeepGEMM computes padded blocks
+        if self.moe_backend not in (None, "flashinfer"):
+            changed["cut_experts_tables"] = {}  # those of FlashInfer's kernel, which the engine chooses itself
         return replace(engine, **(changed | self._graphs(engine)))
 
     def _graphs(self, engine: EngineProfile) -> dict[str, Any]:

@@ -298,6 +298,9 @@ class EngineProfile:
     #: Rows of the blocks in which experts with block-scaled FP8 weights are computed, by architecture of a card with
     #: HBM; rows that hold no token are computed too (calibration/operators/roofline.py). {}: only rows of tokens.
     expert_block_rows: dict[str, PositiveInt] = field(default_factory=dict)
+    #: The engine whose tables time the kernel that computes experts with block-scaled FP8 weights here where ranks cut
+    #: every expert, by architecture of a card with HBM. {}: the engine of `operator_tables` does.
+    cut_experts_tables: dict[str, str] = field(default_factory=dict)
     notice: str = ""  # shown with every result of this profile
     cpu_block_size_tokens: PositiveInt | None = None  # block size on CPUs; None: the same profile on CPUs
 
