@@ -138,6 +138,13 @@ class TransferLinks:
         self.names: dict[int, tuple[Hashable, ...]] = {}  # of the last run, by the index of a sender or receiver
         self.was_slowed = False  # whether faults or collectives slowed any transfer of the last run down
 
+    @property
+    def directions(self) -> dict[int, list[str]]:
+        """Return the directions in which the replicas of each pool send or receive: "out", "in", or both."""
+        ends = [(direction, {pools[i] for pools in self.paths}) for i, direction in enumerate(("out", "in"))]
+        pools = {pool for pair in self.paths for pool in pair}
+        return {pool: [direction for direction, of in ends if pool in of] for pool in pools}
+
     def start(self, clock: Clock, check_laws: bool) -> LinkTraffic:
         """Return the transfers of a run that begins."""
         self.names, self.was_slowed = {}, False
@@ -160,7 +167,7 @@ class LinkTraffic:
         self._flows = FairShareNetwork(clock, check_laws, overlaps)
         self._last: dict[tuple[int, int], SharedTransfer] = {}  # the last transfer in each queue
         self._faults: dict[int, float] = {}  # by replica, how many times as long its transfers take because of faults
-        self._steps = StepsOnLinks(self._flows, links.uses, self._slow_by_steps)
+        self._steps = StepsOnLinks(self._flows, links.uses, links.directions, self._slow_by_steps)
 
     def slow(self, replica: Replica, factor: float) -> None:
         """Multiply the transfer time on the replica's own link by `factor` from now on; 1 restores it."""

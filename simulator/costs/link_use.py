@@ -7,15 +7,14 @@ out, and so are pipelines, whose stages run different batches at the same time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from calibration.operators.operators import Collective
 from catalogs.arrays import FloatArray
-from simulator.core.batch import Batch, BatchShape
-from simulator.costs.partition import BatchRows
+from simulator.core.batch import Batch
 from simulator.costs.tables import StepTables
 from simulator.costs.terms import Term
 from simulator.network.collectives import Network
@@ -32,11 +31,13 @@ class CollectiveLinkUse:
         tables: The tables of the deployment.
         nodes: The numbers of tokens of each table. Shape (nodes,) each.
         seconds: The seconds, at the nominal rate of the link, for which a step of so many tokens occupies it.
+        known: The seconds by tokens on the fullest rank and tokens of the batch, as they have been asked for.
     """
 
     tables: StepTables
     nodes: dict[str, FloatArray]
     seconds: dict[str, FloatArray]
+    known: dict[tuple[int, int], float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, tables: StepTables, between_nodes: bool) -> CollectiveLinkUse | None:
@@ -50,16 +51,22 @@ class CollectiveLinkUse:
 
     def occupied_s(self, batch: Batch) -> float:
         """Return the seconds for which the collectives of a step occupy the link of each rank."""
-        tables = self.tables
+        partition = self.tables.partition
         if not batch.ranks:
-            return self._read(tables.terms(BatchRows.of_shapes([batch])))
-        rows = [BatchRows.of_shapes([rank or BatchShape()]) for rank in batch.ranks]
-        own, shared = tables.rank_terms(rows)
-        return max(map(self._read, own)) + self._read(shared)
+            tokens, batch_tokens, *_ = partition.rank_counts(batch)
+        else:  # the fullest rank is the busiest
+            counts = [partition.within_rank.rank_counts(rank) for rank in batch.ranks if rank is not None]
+            tokens, batch_tokens = max(each[0] for each in counts), sum(each[1] for each in counts)
+        seconds = self.known.get((tokens, batch_tokens))
+        if seconds is None:
+            seconds = self.known[tokens, batch_tokens] = self._read(tokens, batch_tokens)
+        return seconds
 
-    def _read(self, terms: list[Term]) -> float:
-        tokens = ((term.table, term.coordinates[0]) for term in terms if term.table in _TABLES)
-        return sum(float(np.interp(at[0], self.nodes[name], self.seconds[name])) for name, at in tokens)
+    def _read(self, tokens: int, batch_tokens: int) -> float:
+        most, every = np.array([float(tokens)]), np.array([float(batch_tokens)])
+        at = (self.tables.padded_tokens(most), self.tables.group_tokens(most, every))
+        found = (np.interp(x, self.nodes[name], self.seconds[name]) for name, x in zip(_TABLES, at, strict=True))
+        return sum(float(seconds[0]) for seconds in found)
 
 
 def _occupied_s(

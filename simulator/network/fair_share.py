@@ -120,6 +120,18 @@ def fair_rates(streams: Collection[TransferStream], slower: Mapping[Hashable, fl
     return found
 
 
+class LinkUse(NamedTuple):
+    """The use of a link by transfers.
+
+    Attributes:
+        carried_s: For how many seconds, at its nominal rate, they have occupied it since the use was first asked for.
+        is_used: Whether one uses it now.
+    """
+
+    carried_s: float
+    is_used: bool
+
+
 class FairShareNetwork:
     """The transfers in flight over the links of one run."""
 
@@ -206,19 +218,17 @@ class FairShareNetwork:
         for stream in streams:
             self._account(stream, self._clock.now)
         self._slower.update(dict.fromkeys(links, factor))
-        self._share(streams)
+        if streams:
+            self._share(streams)
 
-    def is_used(self, link: Hashable) -> bool:
-        """Return whether a transfer uses a link now."""
-        self._settle((link,))
-        return bool(self._on.get(link))
-
-    def carried_s(self, link: Hashable) -> float:
-        """Return for how many seconds, at its nominal rate, transfers have occupied a link since the first call."""
-        self._settle((link,))
-        for stream in self._on.get(link, ()):
-            self._account(stream, self._clock.now)
-        return self._carried_s.setdefault(link, 0.0)
+    def use_of(self, link: Hashable) -> LinkUse:
+        """Return the use of a link by transfers until now."""
+        streams = self._on.get(link)
+        if streams:
+            self._settle((link,))
+            for stream in streams:
+                self._account(stream, self._clock.now)
+        return LinkUse(self._carried_s.setdefault(link, 0.0), bool(streams))
 
     # ---- ends
 
