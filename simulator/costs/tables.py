@@ -22,6 +22,7 @@ from catalogs.engines.profile import EngineProfile
 from simulator.costs.interpolation import MultilinearTable, spaced
 from simulator.costs.partition import BatchPartition, BatchRows, EncodedPrompts, RankCountArrays
 from simulator.costs.pricing import N_CHANNELS, N_CLASSES, Pricer
+from simulator.costs.prompt_clock import prompt_clock
 from simulator.costs.terms import DecodeTables, OperatorGroup, RankTerms, Term
 from simulator.costs.tower import TowerTables
 from simulator.layers.operator_call import OperatorCall
@@ -126,6 +127,8 @@ class StepTables:
         unit = resolved.hardware.accelerator
         launch_s = resolved.engine.launch_s(latent, unit) if unit.kind == "gpu" else 0.0
         launches, decode_launches = (lines.launches, lines.decode_launches) if launch_s else (0, 0)
+        prompts = graph_limit(resolved) if resolved.engine.graphs_with_prefill else 0
+        lines = replace(lines, prompt_clock=prompt_clock(lines, pricer, prompts, top, launch_s * launches))
         return cls(
             resolved,
             pricer,

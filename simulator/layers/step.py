@@ -38,7 +38,15 @@ from simulator.core.batch import BatchShape
 from simulator.layers.attention import JoinsDecodes, ShardedMixer, sharded_mixer
 from simulator.layers.encoder import cross_decode_calls, cross_prefill_calls, cross_token_calls, encoder_calls
 from simulator.layers.feed_forward import sharded_feed_forward
-from simulator.layers.operator_call import Calls, OperatorCall, all_reduce_calls, calls_of, elementwise_call, gemm_call
+from simulator.layers.operator_call import (
+    Calls,
+    OperatorCall,
+    PromptClock,
+    all_reduce_calls,
+    calls_of,
+    elementwise_call,
+    gemm_call,
+)
 from simulator.layers.shard import Shard
 
 _AFTER_ALL_REDUCE = frozenset({"input_norm", "post_norm", "final_norm"})
@@ -97,12 +105,14 @@ class StepCalls:
             its output).
         joins_decodes: Returns, by head size and KV data type, whether decodes in a step with prompts run in the kernel
             of the prompts.
+        prompt_clock: The clock of steps with prompts outside CUDA graphs; None: the highest.
     """
 
     shard: Shard
     fused_rows: int = 0
     joins_decodes: JoinsDecodes = never_joins
     fuses_quantisation: bool = False
+    prompt_clock: PromptClock | None = None
 
     @property
     def launches(self) -> int:
@@ -141,9 +151,15 @@ class StepCalls:
         followed by a separate norm.
         """
         if not self.shard.layout.two_batch_overlap:
-            return self._rank(tokens, graph)
+            return self._slowed(self._rank(tokens, graph), tokens, graph)
         parts = self._parts(tokens)
-        return [replace(call, parts=parts) for call in self._rank(tokens / parts, graph)]
+        return self._slowed([replace(call, parts=parts) for call in self._rank(tokens / parts, graph)], tokens, graph)
+
+    def _slowed(self, calls: list[OperatorCall], tokens: Num, graph: bool) -> list[OperatorCall]:
+        """Return calls of a step of so many tokens on a rank at the clock of its prompts."""
+        if graph or self.prompt_clock is None:
+            return calls
+        return self.prompt_clock.slowed(calls, tokens)
 
     def _rank(self, tokens: Num, graph: bool) -> list[OperatorCall]:
         shard, hidden = self.shard, self.shard.model.hidden_size
@@ -190,7 +206,7 @@ class StepCalls:
                 kernels = (*dense, *(call for call in calls if call.routing is None))
                 calls = [replace(c, parts=parts, behind=kernels if c.routing is not None else ()) for c in calls]
             found += calls
-        return found
+        return self._slowed(found, tokens / self.shard.exchange_ranks, graph)
 
     def logits(self, sequences: Num) -> list[OperatorCall]:
         """Return the output projection and sampling of the sequences that get a token in this step."""
@@ -249,7 +265,9 @@ class StepCalls:
             lambda mixer: mixer.prefill_calls(c, *own),
             lambda group: cross_prefill_calls(self.shard, group, c, q),
         )
-        return [*calls, *encoder_calls(self.shard, c + 0.0 * q + 0.0 * x, q)] if model.is_encoder_decoder else calls
+        if model.is_encoder_decoder:
+            calls += encoder_calls(self.shard, c + 0.0 * q + 0.0 * x, q)
+        return self._slowed(calls, c * q + 0.0 * x, graph=False)
 
     def _attention(
         self, own: Callable[[ShardedMixer], Calls], crossed: Callable[[LayerGroup], Calls]

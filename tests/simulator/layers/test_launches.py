@@ -95,7 +95,7 @@ def test_steps_outside_graphs_wait_for_the_host(engine: str, shape: BatchShape, 
     if bound:
         assert slow >= step_launches(Shard.of(resolved))  # a second each
     else:
-        assert slow == fast
+        assert slow == pytest.approx(fast, rel=5e-3)  # attention is priced between sizes on both sides of the captured
 
 
 def test_a_step_longer_than_its_launches_does_not_see_them() -> None:
