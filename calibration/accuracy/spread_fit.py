@@ -142,8 +142,10 @@ def fit(sets: Sequence[RunSet], widen: float = 1.0) -> list[Group]:
     """
     spreads = [_Spread.of(runs) for runs in sets]
     found: list[Group] = []
-    for runs, spread, factors in zip(sets, spreads, _factors(sets, spreads), strict=True):
-        at = _scores(spread.scores(runs, _run_factors(runs, factors)), runs.n, widen)
+    for runs, about_all, factors in zip(sets, spreads, _factors(sets, spreads), strict=True):
+        of_runs = _run_factors(runs, factors)
+        spread = replace(about_all, centre=float(np.median(runs.log_ratios / of_runs)))
+        at = _scores_at_levels(spread.scores(runs, of_runs), runs.n, widen)
         kept = {name: round(getattr(spread, name), 4) for name in ("centre", "typical", "waiting", "least_waiting")}
         kept |= {f"by_{name}": {key: round(f, 4) for key, f in factors[name].items()} for name in _PROPERTIES}
         about = {"engine": runs.engine, "metric": runs.metric, "n": runs.n, "source": runs.source}
@@ -224,7 +226,7 @@ class _Spread:
         return found
 
 
-def _scores(scores: FloatArray, n: int, widen: float) -> tuple[float, ...]:
+def _scores_at_levels(scores: FloatArray, n: int, widen: float) -> tuple[float, ...]:
     """Return the scores at LEVELS that hold for one more run."""
     scores, levels = np.sort(scores), np.array(LEVELS)
     if n < LEAST_CONFORMAL:
@@ -235,7 +237,7 @@ def _scores(scores: FloatArray, n: int, widen: float) -> tuple[float, ...]:
         exact = levels * (n + 1)
         rank = np.where(levels < 0.5, np.floor(exact + 1e-9), np.ceil(exact - 1e-9))
         at = scores[np.clip(rank, 1, n).astype(np.int64) - 1]
-        at[levels == 0.5] = np.median(scores)
+        at[levels == 0.5] = 0.0  # the centre is the median
         at = at * widen
     return tuple(round(float(s), 4) for s in at)
 

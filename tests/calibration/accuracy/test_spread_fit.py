@@ -133,6 +133,17 @@ def test_intervals_are_widened_until_they_hold_for_models_that_were_left_out() -
     assert np.mean(shares["widened"]) == pytest.approx(COVERAGE, abs=0.04)
 
 
+def test_half_of_the_runs_lie_above_the_centre_in_every_regime_together() -> None:
+    """Biased runs of unequal regimes: the median of all of them has the score 0, so no operator error moves it."""
+    found = runs(np.random.default_rng(10), {HOPPER: 0.04, BLACKWELL: 0.2}, 40)
+    biased = replace(found, log_ratios=np.where(np.array(found.values("generation")) == "hopper", 0.05, 0.3))
+    biased = replace(biased, log_ratios=biased.log_ratios + found.log_ratios)
+    group = fit([biased], 1.2)[0]
+    middle = [[group.log_factor(0.5, error, regime=r) for r in biased.regimes] for error in (1e-3, 0.3)]
+    assert middle[0] == middle[1]
+    assert np.mean(biased.log_ratios > middle[0]) == pytest.approx(0.5, abs=0.01)
+
+
 def test_without_names_of_models_nothing_is_widened() -> None:
     found = runs(np.random.default_rng(7), {HOPPER: 0.03}, 8, of_models=0.1)
     assert widening([]) == 1.0
