@@ -6,7 +6,7 @@ For ranks that step together, the log holds the rows of the whole group and, wit
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -113,9 +113,10 @@ class StepLog:
         if self.n_ranks:
             self._shares.frombytes(b"".join([_share(rank) if rank is not None else _NOTHING for rank in shape.ranks]))
 
-    def add_rows(self, rows: Iterable[bytes]) -> None:
-        """Append rows that `packed_row` has packed, to a log without ranks that step together."""
-        self._values.frombytes(b"".join(rows))
+    @property
+    def add_packed(self) -> Callable[[bytes], None]:
+        """Return the function that appends a row of `packed_row`, to a log without ranks that step together."""
+        return self._values.frombytes
 
     def add_encoding(self, encoding: Encoding) -> None:
         """Note the items that the step of the last row encodes."""

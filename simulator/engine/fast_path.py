@@ -97,7 +97,7 @@ class FastPath:
         """
         replica, context, results = self._replica, self._context, self._context.results
         rules, host, timer, number = context.rules, context.rules.host, context.timer, replica.index
-        cycle_s, decode_segment, log_rows = timer.cycle_s, timer.decode_segment, list[bytes]()
+        cycle_s, decode_segment, add_row = timer.cycle_s, timer.decode_segment, replica.step_loops[0].log.add_packed
         input_tokens, output_tokens, refusals = self._input_tokens, context.output_tokens, self._refusals
         size, seats, budget_tokens, lag = rules.block_size, rules.max_num_seqs, rules.max_num_batched_tokens, rules.lag
         whole_prompts, output_s = rules.admit_whole_prompt, host.output_s
@@ -167,7 +167,7 @@ class FastPath:
                         free_s = left_s
                         behind_s, late_s = left_s - now - late_s, left_s - now
                     if prompts is None:
-                        log_rows.append(
+                        add_row(
                             packed_row(
                                 start_s, steps, 0, 0.0, 0, decodes, context_sum, context_max, 0, logits,
                                 first_s, slope_s, total_s, 1, behind_s, 0,
@@ -175,7 +175,7 @@ class FastPath:
                         )  # fmt: skip
                     else:
                         batch = prompts[0]
-                        log_rows.append(
+                        add_row(
                             packed_row(
                                 start_s, 1, batch.prefill_tokens, batch.prefill_pairs, batch.prefill_chunks, decodes,
                                 context_sum, context_max, 0, logits, first_s, 0.0, total_s, 1, behind_s, 0,
@@ -389,7 +389,6 @@ class FastPath:
             total_s = steps * first_s + slope_s * (0.5 * steps * (steps - 1))
             end_s = now + total_s
 
-        replica.step_loops[0].log.add_rows(log_rows)
         state.n, state.base_sum, state.rounds = n_decoding, base_sum, rounds
         state.batches, state.serial = batches, serial
         current: Batch | None = None
@@ -428,7 +427,7 @@ class FastPath:
                 request.decodes_in = scheduler.decodes
         context.clock.now = at.now
         replica.outstanding = len(requests)
-        replica.outstanding_tokens = sum(request.input_tokens for request in requests.values())
+        replica.outstanding_tokens = sum([request.input_tokens for request in requests.values()])
         replica.outlet.restore(*at.streamed[:2])
         scheduler.restore(
             [requests[index] for index in at.waiting],
