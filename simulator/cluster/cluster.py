@@ -260,8 +260,7 @@ class Cluster:
         arrival_s = self.router_arrivals_s() if self.known_arrivals_s is None else self.known_arrivals_s
         plain = None
         if len(self.replicas) == 1 and self.is_plain and not self.on_new_replica:
-            pool = self.pools[0]
-            plain = FastPath(self.replicas[0], pool.context, self._input_tokens, pool.refusals)
+            plain = FastPath(self.replicas[0], self.pools[0].context, self._input_tokens, self.pools[0].refusals)
         serve_open_loop(self.clock, arrival_s, self._admit, plain)
         self.n_answered = plain.n_answered if plain else 0
 
