@@ -78,7 +78,7 @@ class GemmModel:
         table, borrowed = self._table(dtype, accelerator)
         if table is None:
             return UncalibratedModel(self.family).cost(Gemm(m, n, k, dtype), accelerator)
-        narrow = (n < SMALLEST) | (k < SMALLEST)
+        below_a_tile = (n < SMALLEST) | (k < SMALLEST)
         n, k = np.maximum(n, SMALLEST), np.maximum(k, SMALLEST)
         log_u, origin = self._utilisation(self.grids[table], np.log(np.maximum(m, 1.0)), np.log(n), np.log(k))
         sized = Gemm(m, n, k, dtype)
@@ -94,7 +94,7 @@ class GemmModel:
             known = np.maximum(narrow / np.exp(log_u), self.floors_s[table])
             return known + np.maximum(bound - narrow, 0.0) / VECTOR_EFFICIENCY, np.full_like(bound, ROOFLINE)
         seconds = np.maximum(bound / np.exp(log_u), self.floors_s[table])
-        return seconds, np.where(borrowed | narrow, ROOFLINE, origin)
+        return seconds, np.where(borrowed | below_a_tile, ROOFLINE, origin)
 
     @staticmethod
     def _utilisation(
