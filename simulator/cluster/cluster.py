@@ -259,7 +259,7 @@ class Cluster:
         self.results.arrival_s[:] = type(self.results.arrival_s)("d", self.requests.arrival_s.tolist())
         arrival_s = self.router_arrivals_s() if self.known_arrivals_s is None else self.known_arrivals_s
         plain = None
-        if len(self.replicas) == 1 and self.is_plain and not self.on_new_replica:
+        if len(self.replicas) == len(self.pools) == 1 and self.is_plain and not self.on_new_replica:
             plain = FastPath(self.replicas[0], self.pools[0].context, self._input_tokens, self.pools[0].refusals)
         serve_open_loop(self.clock, arrival_s, self._admit, plain)
         self.n_answered = plain.n_answered if plain else 0

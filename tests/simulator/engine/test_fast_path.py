@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -10,11 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalogs.deployments.queueing import Queueing
+from catalogs.engines.model_defaults import ReceiveIntervals
 from simulator.cluster.cluster import RunOptions
+from simulator.cluster.compiled import Pool
+from simulator.cluster.open_loop import _WITHOUT
 from simulator.cluster.run import INSTANTS, Run
-from simulator.cluster.simulate import run_rules
+from simulator.cluster.simulate import run_pools, run_rules
 from simulator.core.outcomes import COMPLETED, TOO_LONG
 from simulator.engine.fast_path import FastPath
+from simulator.schedulers.registry import VARIANTS
+from simulator.schedulers.rules import EngineRules
 from tests.simulator.engine.test_fast_forward import EXACT, TICK, World, crowds, worlds
 from tests.simulator.worlds import Linear, requests, rules
 
@@ -24,7 +29,8 @@ def plain(world: World, n_replicas: int = 1) -> World:
     n = world.requests.n
     arrival_s = world.requests.arrival_s if world.requests.concurrency is None else np.arange(n) * 3 * TICK
     work = replace(world.requests, arrival_s=arrival_s, concurrency=None, block_hashes=None)
-    return replace(world, requests=work, n_replicas=n_replicas, router="round_robin")
+    engine = replace(world.rules, receiving=None)  # which keeps a run to the general loop
+    return replace(world, rules=engine, requests=work, n_replicas=n_replicas, router="round_robin")
 
 
 def run_both(world: World) -> tuple[Run, Run]:
@@ -108,6 +114,10 @@ def test_requests_that_can_never_run_are_rejected(served: list[int]) -> None:
         {"policy": "trtllm"},
         {"queueing": Queueing(order="priority")},
         {"queueing": Queueing(max_waiting=1)},
+        {"queueing": Queueing(timeout_s=5.0)},
+        {"chunked_prefill": False, "max_num_batched_tokens": 64},
+        {"receiving": ReceiveIntervals(2, 2, 2)},
+        {"attention_ranks": 2, "rank_dispatch": "round_robin"},
         {"pipeline_stages": 2, "lag": 0},
     ],
     ids=str,
@@ -129,3 +139,40 @@ def test_shared_content_and_closed_loops_keep_to_the_general_loop(served: list[i
     run_rules(engine, Linear(), requests([0.0, 1.0], [8, 8], [4, 4]))
     run_rules(engine, Linear(), requests([0.0, 1.0], [8, 8], [4, 4]), 2)
     assert served == [2, 1, 1]
+
+
+def test_a_pool_without_replicas_lends_no_rules(served: list[int]) -> None:
+    """The only replica belongs to the second pool, whose limits apply."""
+    narrow, wide = rules(max_num_seqs=1), rules(max_num_seqs=4)
+    work = requests([0.0, 0.0, 0.0], [8, 8, 8], [20, 20, 20])
+    pools = [Pool(rules=narrow, timer=Linear(), replicas=0), Pool(rules=wide, timer=Linear(), replicas=1)]
+    fast, general = (run_pools(pools, work, RunOptions(fast_path=chosen)) for chosen in (True, False))
+    alone = run_rules(wide, Linear(), work)
+    assert served == [3]  # with two pools, the general loop serves
+    np.testing.assert_array_equal(fast.last_token_s, general.last_token_s)
+    np.testing.assert_array_equal(fast.last_token_s, alone.last_token_s)
+
+
+#: The fields of EngineRules and Queueing that the fast path follows, or that change nothing in
+#: an open loop of VllmV1 on independent replicas.
+FOLLOWED = {
+    EngineRules: {
+        *("max_num_seqs", "max_num_batched_tokens", "kv_blocks", "block_size", "max_model_len", "side_tokens"),
+        *("host", "admit_whole_prompt", "lag", "api_servers", "attention_ranks", "prefix_caching", "unit_blocks"),
+        *("max_output_tokens", "physical_batch_tokens", "balance_steps", "stage_layers"),
+    },
+    Queueing: {"too_long", "preferred_batch_sizes"},
+}
+
+#: Those that `is_plain` excludes, besides the fields of scheduler variants.
+EXCLUDED = {
+    EngineRules: {*_WITHOUT, *VARIANTS, "policy", "queueing"},
+    Queueing: {"order", "max_waiting", "timeout_s", "max_delay_s"},
+}
+
+
+def test_every_rule_is_followed_or_excluded() -> None:
+    """A new field has to be sorted into one of the two, so that no feature slips through."""
+    for kind, names in ((EngineRules, {f.name for f in fields(EngineRules)}), (Queueing, set(Queueing.model_fields))):
+        assert not FOLLOWED[kind] & EXCLUDED[kind]
+        assert FOLLOWED[kind] | EXCLUDED[kind] == names
