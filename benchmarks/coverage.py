@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -28,16 +28,17 @@ from measured_points import SOURCES, Compared, open_loop, tables, verified
 from page_section import write_section
 from reliability import drawing, reliability, surprises
 
+from calibration.accuracy.regime import UNKNOWN, Regime
 from calibration.accuracy.reliability import PATH
+from calibration.accuracy.spread_fit import LEAST_CONFORMAL, RunSet, fit_group, widening
+from calibration.accuracy.spread_fit import fit as fit_groups
 from calibration.accuracy.stated_error import (
     FILE_NAME,
-    LEAST_CONFORMAL,
     METRICS,
     WAITING_METRICS,
     Group,
     StatedError,
     StatedErrorFile,
-    fit_group,
     load_file,
 )
 from catalogs.arrays import FloatArray
@@ -59,6 +60,7 @@ LEAST_GAIN: Final = 0.01  # of the loss, that justifies a spread with one parame
 WEIGHTS: Final = (0.25, 0.5, 1.5)  # of the operators' error in the spread that are tried in place of 1
 
 Stated = tuple[Compared, StatedError]  # a point and the error stated for it
+Key = tuple[str, str]  # engine and metric
 
 
 @dataclass(frozen=True)
@@ -74,14 +76,27 @@ class Form:
 
 def fit(points: Sequence[Compared], page: Path) -> StatedErrorFile:
     """Groups by engine and metric, of public runs; else of the page's own comparisons."""
-    by_fit = sorted(_grouped(points, lambda p: (p.engine, p.metric)).items())
-    groups = [_group(mine, best_form(mine)) for _, mine in by_fit]
+    groups = _groups(points, best_forms(points))
     public = {g.engine for g in groups}
     for (engine, metric), log_ratios in sorted(verified(page).items()):
         if engine not in public:
             source = f"{engine} on one CPU, {len(log_ratios)} loads (docs/accuracy.md)"
             groups.append(fit_group(engine, metric, np.array(log_ratios), np.zeros(len(log_ratios)), source))
     return StatedErrorFile(calibration_set=CALIBRATION_SET, groups=tuple(groups))
+
+
+def _groups(points: Sequence[Compared], forms: Mapping[Key, Form]) -> list[Group]:
+    """The groups of all engines and metrics together, widened so that they hold for models that are not among them."""
+    sets = [_runs(mine, forms[key]) for key, mine in sorted(_grouped(points, _key).items())]
+    return fit_groups(sets, widening(sets))
+
+
+def _key(p: Compared) -> Key:
+    return p.engine, p.metric
+
+
+def best_forms(points: Sequence[Compared]) -> dict[Key, Form]:
+    return {key: best_form(mine) for key, mine in _grouped(points, _key).items()}
 
 
 def best_form(points: Sequence[Compared]) -> Form:
@@ -99,10 +114,18 @@ def best_form(points: Sequence[Compared]) -> Form:
 
 
 def left_out_loss(points: Sequence[Compared], form: Form, keys: Sequence[str] = ("model", "accelerator")) -> float:
-    """The mean of the losses with each model left out, and with each kind of GPU; infinite where too few are left."""
-    by_key = [list(left_out(points, key, form)) for key in keys]
+    """The mean of the losses with each model left out, and with each kind of GPU; infinite where too few are left.
+    All runs have one spread here, that of no regime."""
+    by_key = [list(_one_spread(points, key, form)) for key in keys]
     found = [quantile_loss(stated) for stated in by_key if stated]
     return float(np.mean(found)) if found else float("inf")
+
+
+def _one_spread(points: Sequence[Compared], key: str, form: Form) -> Iterator[Stated]:
+    for mine, others in _splits(points, key):
+        if len(others) >= LEAST_CONFORMAL:
+            groups = {mine[0].metric: fit_groups([replace(_runs(others, form), regimes=())])[0]}
+            yield from ((p, StatedError(p.engine, p.operator_error, groups, p.waiting_share)) for p in mine)
 
 
 def quantile_loss(stated: Iterable[Stated]) -> float:
@@ -113,12 +136,21 @@ def quantile_loss(stated: Iterable[Stated]) -> float:
     return float(np.mean(np.maximum(levels * beyond, (levels - 1) * beyond)))
 
 
-def _group(points: Sequence[Compared], form: Form) -> Group:
+def _runs(points: Sequence[Compared], form: Form) -> RunSet:
     first = points[0]
     columns = ("log_ratio", "operator_error", "waiting_share")
     log_ratios, errors, shares = (np.array([getattr(p, key) for p in points]) for key in columns)
-    waiting, source = shares if form.by_waiting else None, f"{first.engine}, {SOURCES[first.part]}"
-    return fit_group(first.engine, first.metric, log_ratios, errors, source, waiting, form.operator_weight)
+    return RunSet(
+        engine=first.engine,
+        metric=first.metric,
+        source=f"{first.engine}, {SOURCES[first.part]}",
+        log_ratios=log_ratios,
+        operator_errors=errors,
+        waiting_shares=shares if form.by_waiting else None,
+        operator_weight=form.operator_weight,
+        regimes=tuple(p.regime for p in points),
+        models=tuple(p.model for p in points),
+    )
 
 
 def write(found: StatedErrorFile, path: Path) -> None:
@@ -132,21 +164,28 @@ def write(found: StatedErrorFile, path: Path) -> None:
 # ---- checking
 
 
-def left_out(points: Sequence[Compared], key: str, form: Form | None = None) -> Iterator[Stated]:
-    """Each point of one engine and metric with the error learned without all points that share its `key`, with this
-    form of the spread; None: the best one."""
-    form = form or best_form(points)
+def left_out(points: Sequence[Compared], key: str, forms: Mapping[Key, Form] | None = None) -> Iterator[Stated]:
+    """Each point of any engine and metric with the error learned without all points that share its `key`, with these
+    forms of the spreads; None: the best ones."""
+    forms = forms or best_forms(points)
+    for mine, others in _splits(points, key):
+        counts = Counter(map(_key, others))
+        enough = [p for p in others if counts[_key(p)] >= LEAST_CONFORMAL]
+        groups = {(g.engine, g.metric): g for g in _groups(enough, forms)}
+        for p in mine:
+            if _key(p) in groups:
+                yield p, StatedError(p.engine, p.operator_error, {p.metric: groups[_key(p)]}, p.waiting_share, p.regime)
+
+
+def _splits(points: Sequence[Compared], key: str) -> Iterator[tuple[list[Compared], list[Compared]]]:
     for value, mine in _grouped(points, lambda p: getattr(p, key)).items():
-        others = [p for p in points if getattr(p, key) != value]
-        if len(others) >= LEAST_CONFORMAL:
-            groups = {mine[0].metric: _group(others, form)}
-            yield from ((p, StatedError(p.engine, p.operator_error, groups, p.waiting_share)) for p in mine)
+        yield mine, [p for p in points if getattr(p, key) != value]
 
 
 def as_shipped(points: Iterable[Compared]) -> Iterator[Stated]:
     """Each point with the error of the shipped file, in which it must not have been."""
     for p in points:
-        yield p, StatedError.of(p.engine, p.operator_error, p.waiting_share)
+        yield p, StatedError.of(p.engine, p.operator_error, p.regime, p.waiting_share)
 
 
 def ends(stated: Sequence[Stated], level: float) -> FloatArray:
@@ -169,8 +208,8 @@ def right(stated: Sequence[Stated], sure: float = 0.9) -> str:
     return percent(np.mean(ratios <= high))
 
 
-def coverage_lines(learned: Sequence[Compared], held: Sequence[Compared]) -> list[str]:
-    """By part, engine and metric; the open-loop cases with the shipped file."""
+def coverage_lines(by_key: Mapping[str, Sequence[Stated]], held: Sequence[Compared]) -> list[str]:
+    """By part, engine and metric, with points left out by each key; the open-loop cases with the shipped file."""
     lines = [
         "| runs | metric | checked | covered: model left out | GPU left out | tenth left out | "
         "true value below / above | stated (median) |",
@@ -179,8 +218,9 @@ def coverage_lines(learned: Sequence[Compared], held: Sequence[Compared]) -> lis
     for (part, engine, metric), mine in _grouped(held, lambda p: (p.part, p.engine, p.metric)).items():
         found = list(as_shipped(mine))
         lines.append(f"| {part}, {engine} | {metric} | {len(mine)} | {covered(found)} | | | {_outside(found)} |")
-    for (part, engine, metric), mine in _grouped(learned, lambda p: (p.part, p.engine, p.metric)).items():
-        found, gpu, tenth = (list(left_out(mine, key)) for key in ("model", "accelerator", "fold"))
+    parts = {key: _grouped(stated, lambda s: (s[0].part, *_key(s[0]))) for key, stated in by_key.items()}
+    for (part, engine, metric), found in sorted(parts["model"].items()):
+        gpu, tenth = (parts[key].get((part, engine, metric), []) for key in ("accelerator", "fold"))
         cells = f"{len(found)} | {covered(found)} | {covered(gpu)} | {covered(tenth)} | {_outside(found)}"
         lines.append(f"| {part}, {engine} | {metric} | {cells} |")
     return lines
@@ -202,15 +242,13 @@ def waiting_lines(learned: Sequence[Compared]) -> list[str]:
         "one spread for all: 50 % | 80 % | 90 % | said 90 %, right | factor at 90 % |",
         "|---" * 13 + "|",
     ]
-    for (part, engine), mine in _grouped(learned, lambda p: (p.part, p.engine)).items():
-        firsts = [p for p in mine if p.metric in WAITING_METRICS]
-        if not firsts:
-            continue
-        form = best_form(firsts)
-        by_load, for_all = (
-            list(left_out(firsts, "model", replace(form, by_waiting=by_waiting))) for by_waiting in (True, False)
-        )
-        edges = np.quantile([p.waiting_share for p in firsts], [0, 1 / 3, 2 / 3, 1])
+    firsts = [p for p in learned if p.metric in WAITING_METRICS]
+    best = best_forms(firsts)
+    forms = ({key: replace(form, by_waiting=waits) for key, form in best.items()} for waits in (True, False))
+    by_form = [_grouped(left_out(firsts, "model", each), lambda s: (s[0].part, s[0].engine)) for each in forms]
+    for (part, engine), by_load in sorted(by_form[0].items()):
+        for_all = by_form[1][part, engine]
+        edges = np.quantile([p.waiting_share for p, _ in by_load], [0, 1 / 3, 2 / 3, 1])
         for i in range(3):
             low, high = float(edges[i]), float(edges[i + 1])
             cells = [*_third(by_load, low, high, i == 2), *_third(for_all, low, high, i == 2)]
@@ -241,15 +279,49 @@ def alike_lines(learned: Sequence[Compared], held: Sequence[Compared]) -> list[s
     return lines
 
 
-def accelerator_lines(stated: Sequence[Stated]) -> list[str]:
-    """By accelerator, metrics as columns; models left out."""
-    metrics = [m for m in METRICS if any(p.metric == m for p, _ in stated)]
-    lines = ["| covered | " + " | ".join(metrics) + " |", "|---" * (len(metrics) + 1) + "|"]
-    for (part, accelerator), mine in _grouped(stated, lambda s: (s[0].part, s[0].accelerator)).items():
-        by_metric = _grouped(mine, lambda s: s[0].metric)
-        cells = [f"{covered(found)} of {len(found)}" if (found := by_metric.get(m)) else "" for m in metrics]
-        lines.append(f"| {part}, {accelerator} | " + " | ".join(cells) + " |")
+def factor_lines(learned: Sequence[Compared], forms: Mapping[Key, Form]) -> list[str]:
+    """What the factors of regimes are worth: the quantile loss, coverage by engine and metric, and median width without
+    them, with either and with both; models left out, then kinds of GPU."""
+    known: dict[str, Callable[[Regime], Regime]] = {
+        "neither": lambda _: UNKNOWN,
+        "of the generation": lambda regime: replace(regime, layers=""),
+        "of the layers": lambda regime: replace(regime, generation=""),
+        "of both": lambda regime: regime,
+    }
+    columns = "loss | mean coverage | least and most | median high / low"
+    head = " | ".join(f"{key} left out: {columns}" for key in ("model", "GPU"))
+    lines = [f"| factors | {head} |", "|---" * 9 + "|"]
+    for name, part in known.items():
+        points = [replace(p, regime=part(p.regime)) for p in learned]
+        cells = [_worth(list(left_out(points, key, forms))) for key in ("model", "accelerator")]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return lines
+
+
+def _worth(stated: Sequence[Stated]) -> str:
+    ratios, low, high = ends(stated, 0.9)
+    inside = _grouped(zip(stated, (low <= ratios) & (ratios <= high), strict=True), lambda pair: _key(pair[0][0]))
+    shares = [float(np.mean([ok for _, ok in pairs])) for pairs in inside.values()]
+    edges = f"{percent(min(shares))} to {percent(max(shares))}"
+    return f"{quantile_loss(stated):.4f} | {percent(np.mean(shares))} | {edges} | {np.median(high / low):.2f}"
+
+
+def regime_lines(stated: Sequence[Stated]) -> list[str]:
+    """By accelerator and kind of layers, metrics as columns; models left out. Each cell: covered, of how many points,
+    and the median width of the interval."""
+    metrics = [m for m in METRICS if any(p.metric == m for p, _ in stated)]
+    lines = ["| covered, of points, median interval | " + " | ".join(metrics) + " |", "|---" * (len(metrics) + 1) + "|"]
+    for about, mine in sorted(_grouped(stated, lambda s: (s[0].part, s[0].accelerator, s[0].regime.layers)).items()):
+        by_metric = _grouped(mine, lambda s: s[0].metric)
+        cells = [_cell(by_metric[m]) if m in by_metric else "" for m in metrics]
+        lines.append(f"| {', '.join(about)} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _cell(stated: Sequence[Stated]) -> str:
+    _, low, high = ends(stated, 0.9)
+    edges = " to ".join(percent(np.median(end) - 1, signed=True) for end in (low, high))
+    return f"{covered(stated)} of {len(stated)}, {edges}"
 
 
 def _grouped(points: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
@@ -274,7 +346,7 @@ def said(stated: Sequence[Stated], cases: Sequence[Path]) -> dict[str, list[floa
     found = {"open loop, planner's probability_met": [s for folder in cases for s in surprises(folder)]}
     levels = (np.arange(400) + 0.5) / 400
     for p, error in stated:
-        if p.part != "open loop" and p.metric in ("ttft", "tpot", "e2e", "itl"):
+        if p.metric in ("ttft", "tpot", "e2e", "itl"):
             factors = error.factors(p.metric, levels)
             found.setdefault(f"{p.part}, {p.engine}", []).append(float(np.mean(factors <= p.measured / p.simulated)))
     return found
@@ -293,7 +365,7 @@ def reliability_lines(surprising: dict[str, list[float]]) -> list[str]:
 def section(
     learned: Sequence[Compared],
     held: Sequence[Compared],
-    stated: Sequence[Stated],
+    by_key: Mapping[str, Sequence[Stated]],
     surprising: dict[str, list[float]],
     refused: int,
 ) -> str:
@@ -304,13 +376,17 @@ def section(
         [
             f"Learned from: {used}. Points no deployment could be built for: {refused}.",
             "",
-            *coverage_lines(learned, held),
+            *coverage_lines(by_key, held),
             "",
-            "By accelerator, models left out:",
+            "By accelerator and kind of layers, models left out:",
             "",
-            *accelerator_lines(stated),
+            *regime_lines([*as_shipped(held), *by_key["model"]]),
             "",
-            expected_line(stated),
+            "Factors of regimes that were tried:",
+            "",
+            *factor_lines(learned, best_forms(learned)),
+            "",
+            expected_line([*as_shipped(held), *by_key["model"]]),
             "",
             "The time to first token by the share of it that is waiting, models left out:",
             "",
@@ -345,10 +421,10 @@ def main() -> None:
         return
     folders = sorted(p.parent for p in a.cases.glob("*/case.json"))
     held = [p for folder in folders for p in open_loop(folder)]
-    by_fit = _grouped(learned, lambda p: (p.part, p.engine, p.metric)).values()
-    stated = [*as_shipped(held), *(s for mine in by_fit for s in left_out(mine, "model"))]
-    surprising = said(stated, folders)
-    text = section(learned, held, stated, surprising, len(refused))
+    forms = best_forms(learned)
+    by_key = {key: list(left_out(learned, key, forms)) for key in ("model", "accelerator", "fold")}
+    surprising = said(by_key["model"], folders)
+    text = section(learned, held, by_key, surprising, len(refused))
     print(text)
     if a.page:
         write_section(a.page, SECTION, text)

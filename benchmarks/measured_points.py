@@ -27,6 +27,7 @@ from unittest.mock import patch
 import numpy as np
 from launch_facts import flags, why_left_out
 
+from calibration.accuracy.regime import UNKNOWN, Regime
 from calibration.accuracy.stated_error import family_of, waiting_share
 from catalogs.deployments.schema import load_deployment
 from catalogs.errors import InputError
@@ -67,7 +68,8 @@ SUMMARY = {
 @dataclass(frozen=True, slots=True)
 class Compared:
     """One statistic of one run. operator_error: what the operators expect of the run's step times; waiting_share: the
-    part of a time to first token that is waiting; fold: its part of the table (-1: of no table)."""
+    part of a time to first token that is waiting; fold: its part of the table (-1: of no table); regime: what is known
+    of the deployment before it runs."""
 
     part: str  # "open loop", "closed loop", "steady state", "static batch"
     case: str
@@ -81,6 +83,7 @@ class Compared:
     operator_error: float
     waiting_share: float
     fold: int
+    regime: Regime = UNKNOWN
 
     @property
     def log_ratio(self) -> float:
@@ -110,6 +113,12 @@ IDENTITY: dict[str, Callable[[dict[str, str]], str]] = {
 
 def simulated(deployment: Path, workload: Path) -> Run:
     return simulate(compile_deployment(load_deployment(deployment)), load_workload(str(workload)).materialise())
+
+
+def regime_of(done: Run) -> Regime:
+    """Of the first pool, as `simulate` states it."""
+    first = done.compiled_pools[0].resolved
+    return Regime.of(first.model, first.hardware.accelerator)
 
 
 def tables(score: ModuleType, data: Path, refused: list[str]) -> Iterator[Compared]:
@@ -143,7 +152,8 @@ def tables(score: ModuleType, data: Path, refused: list[str]) -> Iterator[Compar
             further = float(done.requests.output_tokens.mean()) - 1.0
             share = waiting_share(done.ttft_s[done.completed], done.queue_s[done.completed], np.mean)
             for metric, stat, measured, got in _statistics(part, summary["metrics"], further, want):
-                yield Compared(*about, metric, stat, measured, got, error, share, fold_of(IDENTITY[part](row)))
+                fold = fold_of(IDENTITY[part](row))
+                yield Compared(*about, metric, stat, measured, got, error, share, fold, regime_of(done))
 
 
 def static_batches(score: ModuleType, data: Path) -> Iterator[tuple[dict[str, str], tuple[Any, ...]]]:
@@ -262,7 +272,7 @@ def open_loop(folder: Path, rate_scale: float = 1.0) -> list[Compared]:
             value = got[stat]
             assert value is not None
             share = waiting_share(first_s, queue_s, Slo(metric, stat, measured).value_s)
-            found.append(Compared(*about, metric, stat, measured, value, error, share, -1))
+            found.append(Compared(*about, metric, stat, measured, value, error, share, -1, regime_of(done)))
     return found
 
 

@@ -35,7 +35,8 @@ def surprises(folder: Path) -> Iterator[float]:
 
 def _probability(curve: LatencyCurve, point: Compared) -> float:
     slo = Slo(point.metric, point.stat, point.measured)
-    return probability_met(curve, slo, 1.0, Spread.of((), slo, StatedError.of(point.engine, point.operator_error)))
+    error = StatedError.of(point.engine, point.operator_error, point.regime)
+    return probability_met(curve, slo, 1.0, Spread.of((), slo, error))
 
 
 def _never_falling(values: list[float]) -> list[float]:

@@ -1,7 +1,8 @@
-"""Measure what an extra of this package adds to an installation: `python tools/extra_size.py web --most-mb 15`.
+"""Measure the size of an installation, or what an extra adds to it: `python tools/extra_size.py --most-mb 250`.
 
-pip resolves the package with and without the extra. The packages of the difference are installed into an empty folder,
-compiled as usual, and the sizes of their files are added up. The command fails if they exceed the limit.
+pip resolves the package, with and without the extra if one is named (`python tools/extra_size.py web`). The packages,
+or those of the difference, are installed into an empty folder, compiled as usual, and the sizes of their files are
+added up. Without an extra, this package itself counts as well. The command fails if they exceed the limit.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+OWN = "llm-capacity-planner"
 
 
 def resolved(pip: Path, what: str) -> dict[str, str]:
@@ -30,7 +32,7 @@ def resolved(pip: Path, what: str) -> dict[str, str]:
 
 def installed_bytes(pip: Path, packages: dict[str, str], folder: Path) -> int:
     """Install packages without what they depend on into a folder, and return the size of all files there."""
-    names = [f"{name}=={version}" for name, version in packages.items()]
+    names = [str(ROOT) if name == OWN else f"{name}=={version}" for name, version in packages.items()]
     subprocess.run(
         [str(pip), "install", "--quiet", "--no-deps", "--target", str(folder), *names], check=True, stdout=sys.stderr
     )
@@ -38,20 +40,26 @@ def installed_bytes(pip: Path, packages: dict[str, str], folder: Path) -> int:
 
 
 def main() -> int:
-    """Print the packages that an extra adds and their size; return 1 if it exceeds the limit."""
+    """Print the packages of the base, or those that an extra adds, and their size; return 1 if it exceeds the limit."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("extra", help="name of the extra, for example web")
+    parser.add_argument(
+        "extra", nargs="?", help="name of the extra, for example web; without one, the base is measured"
+    )
     parser.add_argument("--most-mb", type=float, default=float("inf"), metavar="MB", help="fail above this size")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         venv.create(folder / "env", with_pip=True)
         pip = folder / "env" / "bin" / "pip"
-        base, whole = resolved(pip, str(ROOT)), resolved(pip, f"{ROOT}[{options.extra}]")
-        added = {name: version for name, version in whole.items() if name not in base}
+        base = resolved(pip, str(ROOT))
+        whole = base if options.extra is None else resolved(pip, f"{ROOT}[{options.extra}]")
+        added = {name: version for name, version in whole.items() if options.extra is None or name not in base}
         megabytes = installed_bytes(pip, added, folder / "added") / 1e6
     print(", ".join(f"{name} {version}" for name, version in sorted(added.items())))
-    print(f"[{options.extra}] adds {len(added)} packages with {megabytes:.1f} MB to the {len(base)} of the base")
+    if options.extra is None:
+        print(f"the base has {len(added)} packages with {megabytes:.1f} MB")
+    else:
+        print(f"[{options.extra}] adds {len(added)} packages with {megabytes:.1f} MB to the {len(base)} of the base")
     return int(megabytes > options.most_mb)
 
 

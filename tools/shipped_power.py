@@ -1,6 +1,7 @@
 """Fit the shipped power model (calibration/power/model.py) on public operator tables that record watts.
 
-Only the H200 tables of vLLM 0.22 in ai-dynamo/aiconfigurator have a power column.
+The tables of vLLM 0.22 in ai-dynamo/aiconfigurator have a power column for H200 and B200. The model is fitted on H200
+and agrees with the products and experts of B200 (`benchmarks/power_rows.py`).
 """
 
 from __future__ import annotations
@@ -96,14 +97,14 @@ def fit_power(rows: pd.DataFrame, accelerator: Accelerator) -> tuple[PowerModel,
     curves: dict[str, PowerCurve] = {}
     errors = []
     for group in FITTED:
-        part = _with_cells(rows[(rows.group == group) & (rows.seconds >= LEAST_S[group])])
+        part = with_cells(rows[(rows.group == group) & (rows.seconds >= LEAST_S[group])])
         curves[group] = _fit_curve(part, accelerator)
         fold = pd.util.hash_pandas_object(part["shape"], index=False) % _FOLDS
         for k in range(_FOLDS):
             curve = _fit_curve(part[fold != k], accelerator)
-            errors.append(pd.DataFrame({"group": group, "error": _errors(curve, part[fold == k], accelerator)}))
+            errors.append(pd.DataFrame({"group": group, "error": cell_errors(curve, part[fold == k], accelerator)}))
     dense = curves["gemm"]
-    streams = _with_cells(rows[(rows.group == "other") & (rows.seconds >= LEAST_S["other"])])
+    streams = with_cells(rows[(rows.group == "other") & (rows.seconds >= LEAST_S["other"])])
     curves["other"] = PowerCurve(dense.base, _joules_per_byte(streams, dense.base, accelerator), 0.0)
     curves["collective"] = PowerCurve(COLLECTIVE_BASE, dense.joules_per_byte, 0.0)
     table = pd.concat(errors).groupby("group").error
@@ -120,7 +121,8 @@ def _joules_per_byte(streams: pd.DataFrame, base: float, accelerator: Accelerato
     return round(float(each.median()) * 1e12, 2) * 1e-12
 
 
-def _with_cells(rows: pd.DataFrame) -> pd.DataFrame:
+def with_cells(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows with their cell of memory traffic and arithmetic, and the number of rows in it (`crowd`)."""
     kept = rows.assign(bytes_per_s=rows.bytes / rows.seconds)
     traffic = (kept.bytes_per_s / _CELL_BYTES_PER_S).round()
     cell = traffic * 1e4 + (kept.flops / kept.seconds / _CELL_FLOPS).round()
@@ -132,8 +134,11 @@ def _drawn_w(curve: PowerCurve, rows: pd.DataFrame, accelerator: Accelerator) ->
     return np.minimum(demand, capped_w(accelerator))
 
 
-def _errors(curve: PowerCurve, rows: pd.DataFrame, accelerator: Accelerator) -> FloatArray:
-    """Return the relative error against the upper quartile of each cell with at least _LEAST_ROWS rows."""
+def cell_errors(curve: PowerCurve, rows: pd.DataFrame, accelerator: Accelerator) -> FloatArray:
+    """Return the relative error against the upper quartile of each cell with at least _LEAST_ROWS rows.
+
+    Shape of the result: (cells,).
+    """
     cells = rows.assign(drawn=_drawn_w(curve, rows, accelerator)).groupby("cell")
     full = cells.size() >= _LEAST_ROWS
     off: FloatArray = (cells.drawn.median() / cells.watts.quantile(QUANTILE) - 1.0)[full].to_numpy()
@@ -168,6 +173,7 @@ def read_power_rows(folder: Path, accelerator: Accelerator) -> pd.DataFrame:
     import pandas as pd
 
     gemm = _read(folder / "gemm/vllm/0.22.0/gemm_perf.parquet")
+    gemm = gemm[gemm.gemm_dtype.isin(list(_BYTES))].reset_index(drop=True)
     decode = _read(folder / "attention/vllm/0.22.0/generation_attention_perf.parquet")
     prefill = _read(folder / "attention/vllm/0.22.0/context_attention_perf.parquet")
     plain = [_gemm(gemm), _decode(decode[decode.window_size == 0]), _prefill(prefill[prefill.window_size == 0])]

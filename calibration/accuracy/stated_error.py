@@ -13,6 +13,9 @@ error at a light load is not that of a saturated server. The other statistics sh
 The expected error of the operators adds to the spread with a weight that is learned for each engine and statistic: some
 families are right more often than their held-out errors of single shapes say, because the errors of many operators
 cancel out in a step, and others are not.
+
+All of this is multiplied by a factor of the regime: the generation of the accelerator and the kind of layers, which are
+known before a run (`calibration.accuracy.regime`). `calibration.accuracy.spread_fit` learns the errors from runs.
 """
 
 from __future__ import annotations
@@ -26,8 +29,9 @@ from statistics import NormalDist
 from typing import Any, Final, Literal
 
 import numpy as np
-from pydantic import BaseModel, Field, NonNegativeFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
 
+from calibration.accuracy.regime import UNKNOWN, Regime
 from calibration.bundles.ranges import first_fault
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
@@ -36,7 +40,7 @@ from catalogs.ui.words import percent
 
 FILE_NAME: Final = "stated_error.json"
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 
 COVERAGE: Final = 0.9  # of the stated intervals
 
@@ -52,16 +56,6 @@ WAITING_METRICS: Final = ("ttft",)
 #: A waiting share that is not known counts as this one: the widest error.
 ALL_WAITING: Final = 1.0
 
-#: Waiting shares below this quantile of the learned ones count as that quantile: no run shows the error there.
-_LEAST_WAITING: Final = 0.05
-
-#: Least spread of the logarithm that a fit may find, so that equal runs do not give an infinite likelihood.
-_LEAST_SPREAD: Final = 0.01
-
-#: With fewer runs than this, the order statistics do not reach 5 and 95 %, and a Student's t interval for one more run
-#: is used.
-LEAST_CONFORMAL: Final = 19
-
 #: Standard deviation of a normal distribution over its median absolute deviation: median error -> sigma.
 MEDIAN_TO_SIGMA: Final = 0.6745
 
@@ -69,10 +63,11 @@ _FACTORS: Final = 200  # equally likely factors that a share is counted over
 
 
 class Group(BaseModel, extra="forbid", frozen=True):
-    """Whole runs of one engine and statistic: log(measured / simulated) = centre + score * spread.
+    """Whole runs of one engine and statistic: log(measured / simulated) = factor * (centre + score * spread).
 
     The spread of a run is hypot(typical + waiting * share, operator_weight * operators), where `share` is the part of
-    the statistic that is waiting and `operators` the expected error of the run from its operators alone.
+    the statistic that is waiting and `operators` the expected error of the run from its operators alone. The factor is
+    that of its regime: the product of those of its generation and of its layers, 1 where none was learned.
 
     Attributes:
         typical: The median absolute deviation of the runs, or the standard deviation where they are few; if the error
@@ -82,6 +77,8 @@ class Group(BaseModel, extra="forbid", frozen=True):
         operator_weight: How far the expected error of the operators widens the interval. It is never 0, so that an
             answer whose operators are less certain always has a wider one.
         scores: Quantiles at LEVELS, ascending.
+        by_generation: Factors by generation of the accelerator.
+        by_layers: Factors by kind of layers.
     """
 
     engine: str
@@ -94,9 +91,19 @@ class Group(BaseModel, extra="forbid", frozen=True):
     operator_weight: float = Field(default=1.0, gt=0.0)
     scores: tuple[float, ...] = Field(min_length=len(LEVELS), max_length=len(LEVELS))
     source: str
+    by_generation: dict[str, PositiveFloat] = Field(default_factory=dict)
+    by_layers: dict[str, PositiveFloat] = Field(default_factory=dict)
+
+    def factor(self, regime: Regime) -> float:
+        """Return the factor of a regime; 1, the runs of all regimes together, for what is not known of it."""
+        return self.by_generation.get(regime.generation, 1.0) * self.by_layers.get(regime.layers, 1.0)
 
     def log_factor(
-        self, level: float | FloatArray, operator_error: float, waiting_share: float | FloatArray = ALL_WAITING
+        self,
+        level: float | FloatArray,
+        operator_error: float,
+        waiting_share: float | FloatArray = ALL_WAITING,
+        regime: Regime = UNKNOWN,
     ) -> Any:
         """Return the quantile of log(measured / simulated), given the error of the operators.
 
@@ -104,21 +111,22 @@ class Group(BaseModel, extra="forbid", frozen=True):
             level: The probability, or several. Shape (n,); the result has the same shape.
             operator_error: Median relative error of the operators.
             waiting_share: Share of the statistic that is waiting for the first step, one or shape (n,).
+            regime: What is known of the deployment.
         """
         share = np.clip(waiting_share, self.least_waiting, 1.0)
-        return self.centre + np.interp(level, LEVELS, self.scores) * _spread(
-            self.typical, self.waiting, share, self.operator_weight * operator_error
-        )
+        spread = spread_of(self.typical, self.waiting, share, self.operator_weight * operator_error)
+        return self.factor(regime) * (self.centre + np.interp(level, LEVELS, self.scores) * spread)
 
 
-def _spread(typical: float, waiting: float, share: Any, operator_error: Any) -> Any:
+def spread_of(typical: float, waiting: float, share: Any, operator_error: Any) -> Any:
+    """Return the spread of runs, before the factor of their regime; see `Group`. Shapes (n,) or numbers."""
     return np.hypot(typical + waiting * share, operator_error)
 
 
 class StatedErrorFile(BaseModel, extra="forbid", frozen=True):
     """The contents of the shipped file stated_error.json."""
 
-    schema_version: Literal[3] = SCHEMA_VERSION
+    schema_version: Literal[4] = SCHEMA_VERSION
     calibration_set: str  # the measurements that were used, and so may not count as a check
     groups: tuple[Group, ...]
 
@@ -131,21 +139,23 @@ class StatedError:
         operator_error: Expected median relative error of its step times from the operators alone.
         groups: Groups of runs by metric; empty for an engine without compared whole runs.
         waiting_share: Share of the mean time to first token of the answer that is waiting for the first step.
+        regime: What is known of the deployment before it runs.
     """
 
     engine: str
     operator_error: float
     groups: Mapping[str, Group]
     waiting_share: float = ALL_WAITING
+    regime: Regime = UNKNOWN
 
     @classmethod
-    def of(cls, engine: str, operator_error: float, waiting_share: float = ALL_WAITING) -> StatedError:
-        """Return the stated error for an engine of the catalog, of any version.
+    def of(cls, engine: str, operator_error: float, regime: Regime, waiting_share: float = ALL_WAITING) -> StatedError:
+        """Return the stated error for an engine of the catalog, of any version, in a regime.
 
         `vllm-0.15` counts as `vllm`; `vllm-v0` is another engine.
         """
         known: dict[str, Group] = {g.metric: g for g in load_file().groups if g.engine == family_of(engine)}
-        return cls(engine, operator_error, known, waiting_share)
+        return cls(engine, operator_error, known, waiting_share, regime)
 
     def group(self, metric: str) -> Group | None:
         """Return the runs that give the error of this statistic, or None."""
@@ -169,7 +179,8 @@ class StatedError:
         group = self.group(metric)
         if group is not None:
             share = self.waiting_share if waiting_share is None else waiting_share
-            return np.asarray(np.exp(group.log_factor(levels, self.operator_error, share)), dtype=np.float64)
+            logs = group.log_factor(levels, self.operator_error, share, self.regime)
+            return np.asarray(np.exp(logs), dtype=np.float64)
         sigma, normal = self.operator_error / MEDIAN_TO_SIGMA, NormalDist()
         return np.exp([sigma * normal.inv_cdf(float(level)) for level in levels])
 
@@ -210,6 +221,7 @@ class StatedError:
         return {
             **{m: list(self.interval(m) or ()) for m in groups},
             **waits,
+            **self.regime.block(),
             "coverage": COVERAGE,
             "n": {m: g.n for m, g in groups.items()},
             "source": "; ".join(f"{', '.join(metrics)}: {source}" for source, metrics in sources.items()),
@@ -220,87 +232,6 @@ def family_of(engine: str) -> str:
     """Return the engine without its version and options: `vllm-0.15` is `vllm`, but `vllm-v0` is another engine."""
     name, _, version = engine.partition("-")
     return name if version[:1].isdigit() or version == "bare" else engine
-
-
-def fit_group(
-    engine: str,
-    metric: Any,
-    log_ratios: FloatArray,
-    operator_errors: FloatArray,
-    source: str,
-    waiting_shares: FloatArray | None = None,
-    operator_weight: float = 1.0,
-) -> Group:
-    """Return the group of runs with these log(measured / simulated) and operator errors, both of shape (n,).
-
-    Conformal: order statistics k of n at k / (n + 1), rounded outwards, so that one more exchangeable run lies between
-    levels a and b with probability b - a at least (Vovk et al. 2005; Lei et al. 2018), as far out as n runs reach. The
-    scores are scaled by the spread of each run ("locally weighted"; Lei et al. 2018, section 5.2). With fewer than
-    LEAST_CONFORMAL runs it is a Student's t prediction interval.
-
-    Args:
-        engine: The engine of all runs.
-        metric: The statistic.
-        log_ratios: Shape (n,).
-        operator_errors: Shape (n,).
-        source: The origin of the runs.
-        waiting_shares: Share of each statistic that is waiting, of shape (n,); None: the error does not depend on it.
-        operator_weight: Weight of the operator errors in the spread of a run.
-
-    Raises:
-        ValueError: There are fewer than 2 runs.
-    """
-    n = len(log_ratios)
-    if n < 2:
-        raise ValueError(f"{engine} {metric}: {n} runs are too few to estimate a spread")
-    centre = float(np.median(log_ratios))
-    few = n < LEAST_CONFORMAL
-    typical, waiting, least = float(np.std(log_ratios, ddof=1)), 0.0, 0.0
-    shares, weighted = np.zeros(n), operator_weight * operator_errors
-    if not few:
-        typical = float(np.median(np.abs(log_ratios - centre)))
-    if waiting_shares is not None and not few:
-        least = float(np.quantile(waiting_shares, _LEAST_WAITING))
-        shares = np.maximum(waiting_shares, least)
-        typical, waiting = _spread_by_waiting(np.abs(log_ratios - centre), weighted, shares)
-    spreads = _spread(typical, waiting, shares, weighted)
-    scores = np.sort((log_ratios - centre) / np.maximum(spreads, 1e-9))
-    levels = np.array(LEVELS)
-    if few:
-        from scipy.stats import t
-
-        at = scores.mean() + t.ppf(levels, n - 1) * scores.std(ddof=1) * math.sqrt(1.0 + 1.0 / n)
-    else:
-        exact = levels * (n + 1)
-        rank = np.where(levels < 0.5, np.floor(exact + 1e-9), np.ceil(exact - 1e-9))
-        at = scores[np.clip(rank, 1, n).astype(np.int64) - 1]
-        at[levels == 0.5] = 0.0  # the centre is the median
-    kept = tuple(round(float(s), 4) for s in at)
-    spread = {"centre": centre, "typical": typical, "waiting": waiting, "least_waiting": least}
-    rounded = {name: round(value, 4) for name, value in spread.items()}
-    return Group(
-        engine=engine, metric=metric, n=n, **rounded, operator_weight=operator_weight, scores=kept, source=source
-    )
-
-
-def _spread_by_waiting(deviations: FloatArray, operator_errors: FloatArray, shares: FloatArray) -> tuple[float, float]:
-    """Return the `typical` and the `waiting` of a group of runs, all arguments of shape (n,).
-
-    They have the largest likelihood if the logarithms have a Laplace distribution, whose tails are heavier than those
-    of a normal one. The growth with waiting is never negative, so a longer queue never narrows an interval.
-    """
-    from scipy.optimize import minimize
-
-    def surprise(found: FloatArray) -> float:
-        spreads = _spread(found[0], found[1], shares, operator_errors)
-        return float(np.mean(np.log(spreads) + deviations / spreads))
-
-    mean = max(float(deviations.mean()), _LEAST_SPREAD)
-    starts = ((mean, 0.0), (mean / 2, mean / 2 / max(float(shares.mean()), 1e-9)), (_LEAST_SPREAD, mean))
-    bounds = ((_LEAST_SPREAD, None), (0.0, None))
-    fits = [minimize(surprise, start, method="L-BFGS-B", bounds=bounds) for start in starts]
-    best = min(fits, key=lambda fit: float(fit.fun))
-    return float(best.x[0]), float(best.x[1])
 
 
 @lru_cache(maxsize=1)

@@ -41,6 +41,9 @@ USUAL_LAG: Final = 9
 #: Median relative error on unseen shapes above which a user's own measurements get a notice.
 LARGE_ERROR: Final = 0.25
 
+#: Dtype of the experts that another engine's tables time (`cut_experts_tables` of an engine profile).
+CUT_EXPERTS: Final = "fp8_block"
+
 PADDED_NOTICE: Final = (
     "experts: the engine's kernel for block-scaled FP8 was not timed; "
     "the rows of padded blocks are added from the roofline"
@@ -183,9 +186,10 @@ class Bundle:
                 found.append(line)
         engine, version = (str(self.provenance.get(key)) for key in ("engine", "engine_version"))
         borrowed = sorted(self.lent.keys() & used - ({"moe"} if PADDED_NOTICE in found else set()))
+        timed = self.provenance.get("rows", {})
         for lender in dict.fromkeys(self.lent[f] for f in borrowed):
             families = ", ".join(f for f in borrowed if self.lent[f] == lender)
-            if lender.startswith(f"{engine} "):
+            if all(f in timed for f in borrowed if self.lent[f] == lender):
                 found.append(f"{families}: the operator times of {lender}, whose kernels the engine runs")
             else:
                 found.append(f"{families}: not timed in {engine} {version}; the operator times of {lender} stand in")
@@ -292,7 +296,11 @@ def _of_engine(found: Bundle, folder: Path, rule: str | None, engine: EngineProf
         return replace(found, notices=[*found.notices, note])
     if nearest == own:
         experts = Release(own.engine, engine.experts_release or own.version)
-        return _with_experts(found, experts, releases[experts], engine) if experts in releases else found
+        if experts in releases:
+            return _with_experts(found, experts, releases[experts], engine)
+        tables = engine.cut_experts_tables.get(found.accelerator.architecture) if found.accelerator.has_hbm else None
+        lender = None if tables is None else nearest_release(releases, Release(tables, engine.version))
+        return found if lender is None else _with_cut_experts(found, lender, releases[lender])
     release = _assemble(found.accelerator, *_read(known[nearest]), rule)
     models = joined(release.models, found.models)
     lent = {f: str(own) for f in found.models if f not in release.models}
@@ -314,6 +322,16 @@ def _with_experts(found: Bundle, release: Release, folder: Path, engine: EngineP
         models["moe"] = replace(experts, streaming=newer)
     lent = dict.fromkeys(older.models, str(release))
     return replace(found, models=models, errors={**found.errors, **older.errors}, lent=lent)
+
+
+def _with_cut_experts(found: Bundle, lender: Release, folder: Path) -> Bundle:
+    """Return a bundle whose block-scaled experts on one rank, which has a part of each, are those of another engine."""
+    other = _assemble(found.accelerator, *_read(folder), None)
+    mine, theirs = found.models["moe"], other.models.get("moe")
+    if not (isinstance(mine, GroupedGemmModel) and isinstance(theirs, GroupedGemmModel)):
+        return found
+    models = {**found.models, "moe": mine.with_cut_experts(theirs, CUT_EXPERTS)}
+    return replace(found, models=models, lent={**found.lent, "moe": str(lender)})
 
 
 def _with_shipped(own: Bundle, name: str, rule: str | None, engine: EngineProfile | None = None) -> Bundle:

@@ -43,7 +43,7 @@ FEWEST_SHAPES: Final = 8  # a dtype with fewer shapes is less reliable than its 
 # Products in this dtype use no tensor cores, and other kernels on a CPU, so its own few shapes are more reliable.
 NO_PROXY_FOR: Final = "fp32"
 
-SMALLEST: Final = 64  # no layer has an n or k below this
+SMALLEST: Final = 64  # kernels compute whole tiles: public rows of 32 and 64 columns take the same time
 
 #: A dtype with a fastest row over this multiple of another dtype's was timed launch by launch, not in a graph.
 EAGER_FLOOR: Final = 5.0
@@ -69,12 +69,17 @@ class GemmModel:
     family: str = "gemm"
 
     def cost(self, op: Gemm, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
-        """Return (seconds, origin) in the broadcast shape of m, n and k."""
+        """Return (seconds, origin) in the broadcast shape of m, n and k.
+
+        A product with an n or k below `SMALLEST` takes as long as one of that size.
+        """
         m, n, k = broadcast(op.m, op.n, op.k)
         dtype = SAME_AS.get(op.dtype, op.dtype)
         table, borrowed = self._table(dtype, accelerator)
         if table is None:
             return UncalibratedModel(self.family).cost(Gemm(m, n, k, dtype), accelerator)
+        below_a_tile = (n < SMALLEST) | (k < SMALLEST)
+        n, k = np.maximum(n, SMALLEST), np.maximum(k, SMALLEST)
         log_u, origin = self._utilisation(self.grids[table], np.log(np.maximum(m, 1.0)), np.log(n), np.log(k))
         sized = Gemm(m, n, k, dtype)
         bound = roofline_s(sized, accelerator)
@@ -89,7 +94,7 @@ class GemmModel:
             known = np.maximum(narrow / np.exp(log_u), self.floors_s[table])
             return known + np.maximum(bound - narrow, 0.0) / VECTOR_EFFICIENCY, np.full_like(bound, ROOFLINE)
         seconds = np.maximum(bound / np.exp(log_u), self.floors_s[table])
-        return seconds, np.where(borrowed, ROOFLINE, origin)
+        return seconds, np.where(borrowed | below_a_tile, ROOFLINE, origin)
 
     @staticmethod
     def _utilisation(

@@ -13,12 +13,12 @@ few tokens: a constant, a part in proportion to the experts, and a share of the 
 out, this lowers the median error at up to 64 tokens from 10.4 to 7.6 % (bf16), 8.9 to 5.5 % (block-scaled FP8) and
 47.2 to 19.8 % (MXFP4) on H100 (tests/calibration/families/test_experts_chain.py).
 
-Rows have the routing of service (importers/expert_routing.py), a mild power law: few tokens reach fewer experts than
-equally likely choices do, and many load them unevenly. Of the tables' two power laws, drawn with the collectors'
-sampler (8 of 256 experts, 4,096 tokens), 1.2 sends half of all tokens to one expert and puts 1.7 times the mean on the
-busiest of 8 ranks, 1.01 a quarter and 1.5 times: the milder one is nearer to trained routers. The time that a balanced
-router takes is a second curve: longer with few tokens, which reach more experts, and shorter with many. A model whose
-router is known has the share of that difference which its reach or its imbalance has between the two.
+Rows have the routing of service (importers/expert_routing.py): few tokens reach the experts of the usual router, and
+many load them as the tables' mild power law does. Of the tables' two power laws, drawn with the collectors' sampler (8
+of 256 experts, 4,096 tokens), 1.2 sends half of all tokens to one expert and puts 1.7 times the mean on the busiest of
+8 ranks, 1.01 a quarter and 1.5 times: the milder one is nearer to trained routers. The time that a balanced router
+takes is a second curve: longer with few tokens, which reach more experts, and shorter with many. A model whose router
+is known has the share of that difference which its reach or its imbalance has between the two.
 
 A batch with more tokens never takes less time, so each curve is made non-decreasing by isotonic regression of
 logarithms and interpolated linearly in log time over log tokens. The tables fall by up to 15 % where the engine's tuned
@@ -27,7 +27,7 @@ tile sizes change and by up to 20 % from noise; a step, padded to its captured s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -252,17 +252,30 @@ class GroupedGemmModel:
     def joined(self, lender: GroupedGemmModel) -> GroupedGemmModel:
         """Return the model with the curves of dtypes that it lacks from a model of the same accelerator."""
         own = {k.dtype for k in self.keys}
-        lent = [i for i, k in enumerate(lender.keys) if k.dtype not in own]
+        return self._merged(range(len(self.keys)), lender, [i for i, k in enumerate(lender.keys) if k.dtype not in own])
+
+    def with_cut_experts(self, lender: GroupedGemmModel, dtype: str) -> GroupedGemmModel:
+        """Return the model with a lender's curves of the experts of a dtype that are cut, not distributed, over ranks.
+
+        The lender is a model of the same accelerator. Without such curves it lends nothing.
+        """
+        lent = [i for i, k in enumerate(lender.keys) if k.dtype == dtype and k.expert_ranks == 1]
+        if not lent:
+            return self
+        kept = [i for i, k in enumerate(self.keys) if k.dtype != dtype or k.expert_ranks > 1]
+        return self._merged(kept, lender, lent)
+
+    def _merged(self, kept: Sequence[int], lender: GroupedGemmModel, lent: Sequence[int]) -> GroupedGemmModel:
+        """Return a model of the curves in the rows `kept` and of those in the rows `lent` of the lender."""
         tokens = np.union1d(self.tokens, lender.tokens)
-        curves, relief = np.full((2, len(self.keys) + len(lent), len(tokens)), np.nan)
-        for here, model, rows in (
-            (slice(len(self.keys)), self, slice(None)),
-            (slice(len(self.keys), None), lender, lent),
-        ):
-            columns = np.searchsorted(tokens, model.tokens)
-            curves[here, columns] = model.log_ratio[rows]
-            relief[here, columns] = np.nan if model.log_relief is None else model.log_relief[rows]
-        keys = [*self.keys, *(lender.keys[i] for i in lent)]
+        curves, relief = np.full((2, len(kept) + len(lent), len(tokens)), np.nan)
+        for first, model, rows in ((0, self, kept), (len(kept), lender, lent)):
+            if not len(rows):
+                continue
+            here = np.ix_(np.arange(first, first + len(rows)), np.searchsorted(tokens, model.tokens))
+            curves[here] = model.log_ratio[list(rows)]
+            relief[here] = np.nan if model.log_relief is None else model.log_relief[list(rows)]
+        keys = [*(self.keys[i] for i in kept), *(lender.keys[i] for i in lent)]
         return replace(self, keys=keys, tokens=tokens, log_ratio=curves, log_relief=relief)
 
     def to_parts(self) -> Parts:
@@ -337,7 +350,7 @@ def _relieved(grid: FloatArray, seconds: FloatArray, relief: FloatArray, op: Gro
     """Return the seconds under the router of `op`, ascending, from those of the tables' loads and the log relief.
 
     In logarithms, the excess over even loads is in proportion to the imbalance, and what a balanced router takes longer
-    because it reaches more experts is in proportion to the experts that the router of `op` reaches beyond the law.
+    because it reaches more experts is in proportion to the experts that the router of `op` reaches beyond the usual.
     """
     sizes, skew = (op.n_experts, op.experts_per_token, op.expert_ranks), float(op.skew or 0.0)
     share = np.where(relief > 0.0, reach_share(grid, sizes[:2], skew), 1.0 - imbalance_share(grid, sizes, skew))

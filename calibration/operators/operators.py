@@ -77,7 +77,7 @@ class GroupedGemm:
     dtype: str
     #: Rows to which the kernel pads the rows of each expert, and all rows that it reserves are computed; 0: no padding.
     block_rows: int = field(default=0, metadata=NOT_MEASURED)
-    #: The skew of the router (calibration/operators/expert_loads.py); None: the loads of the public tables.
+    #: The skew of the router (calibration/operators/expert_loads.py); None: the router of the rows.
     skew: float | None = field(default=None, metadata=NOT_MEASURED)
     #: Whether copies of popular experts, which `n_experts` includes, give every rank and every expert equal loads.
     balanced: bool = field(default=False, metadata=NOT_MEASURED)

@@ -83,8 +83,6 @@ class EngineSettings:
         named = [(key, getattr(self, key)) for key in _KERNELS if key not in priced]
         kernels = ", ".join(f"{key} {value}" for key, value in named if value is not None)
         found = [f"recorded, not priced: {kernels}; steps take the kernels of the operator tables"] if kernels else []
-        if self.cudagraph_mode == "piecewise" and not self.enforce_eager:
-            found.append("cudagraph_mode piecewise: the launches of attention outside the graphs are not priced")
         return tuple(found)
 
     def applied(self, engine: EngineProfile, model: ModelSpec, unit: Accelerator) -> EngineProfile:
@@ -116,6 +114,8 @@ class EngineSettings:
             changed["marlin_experts"] = self.moe_backend == _PRICED_EXPERTS
         if self.moe_backend not in (None, "deepgemm"):
             changed["expert_block_rows"] = {}  # only DeepGEMM computes padded blocks
+        if self.moe_backend not in (None, "flashinfer"):
+            changed["cut_experts_tables"] = {}  # those of FlashInfer's kernel, which the engine chooses itself
         return replace(engine, **(changed | self._graphs(engine)))
 
     def _graphs(self, engine: EngineProfile) -> dict[str, Any]:
@@ -134,6 +134,7 @@ class EngineSettings:
         found: dict[str, Any] = {}
         if self.cudagraph_mode is not None:
             found["graphs_with_prefill"] = self.cudagraph_mode != "full_decode_only"
+            found["graphs_in_pieces"] = self.cudagraph_mode == "piecewise"
         sizes = self.cudagraph_capture_sizes or engine.graph_capture_sizes
         most = self.max_cudagraph_capture_size
         if most is not None:
@@ -160,6 +161,14 @@ ENGINES: Final[Mapping[str, tuple[str, ...]]] = {
 
 #: The settings of a deployment that leaves all of them to the engine.
 DEFAULTS: Final = EngineSettings()
+
+
+def for_attention(engine: EngineProfile, model: ModelSpec) -> EngineProfile:
+    """Return the engine as it runs the attention of a model: in pieces, or in turn with the device, where it must."""
+    if not model.has_chunked_attention:
+        return engine
+    pieces = engine.graphs_in_pieces or (engine.chunks_in_pieces and bool(engine.graph_capture_sizes))
+    return replace(engine, graphs_in_pieces=pieces, overlaps_host=engine.overlaps_host and not engine.chunks_wait)
 
 
 def padded_expert_rows(engine: EngineProfile, unit: Accelerator) -> int:

@@ -9,7 +9,7 @@ from catalogs.deployments import encoder_decoders, encoder_pools, features, para
 from catalogs.deployments.autoscaling import Autoscaling, parse_autoscaling
 from catalogs.deployments.compatibility import FeatureContext, check_compatibility
 from catalogs.deployments.drafting import resolve_speculation
-from catalogs.deployments.engine_settings import EngineSettings
+from catalogs.deployments.engine_settings import EngineSettings, for_attention
 from catalogs.deployments.layout import Limits
 from catalogs.deployments.parallelism import check_transfer
 from catalogs.deployments.queueing import parse_queueing
@@ -154,6 +154,7 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
     settings = EngineSettings.of(deployment)
     unset = names.engine
     names = replace(names, engine=settings.applied(unset, names.model, names.hardware.accelerator))
+    names = replace(names, engine=for_attention(names.engine, names.model))
     if names.engine.modelopt_checkpoints:
         names = replace(names, model=names.model.with_modelopt_checkpoints())
     requested = FeatureContext(deployment, names.model, names.engine)

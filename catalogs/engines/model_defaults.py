@@ -67,6 +67,8 @@ class ModelDefaults:
         fuses_norms: Whether the all-reduce kernel also adds the residual and normalises; None: unchanged.
         kv_dtype: Data type of the KV cache unless the deployment states one; None: unchanged.
         receiving: How often new requests are received; None: unchanged.
+        launches_experts_at_once: Whether one operator launches the routing and all kernels of the routed experts;
+            None: unchanged.
     """
 
     __pydantic_config__ = _STRICT
@@ -78,6 +80,7 @@ class ModelDefaults:
     fuses_norms: bool | None = None
     kv_dtype: str | None = None
     receiving: ReceiveIntervals | None = None
+    launches_experts_at_once: bool | None = None
 
     def holds(self, architecture: str, device: Device) -> bool:
         """Return whether the rule applies to a model of this architecture on this accelerator."""

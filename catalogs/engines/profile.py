@@ -71,6 +71,9 @@ class HostTimes:
     kernel_launch_s: Annotated[NonNegativeFloat, Field(alias="kernel_launch_us"), times(_MICRO)] = 0.0
     #: The same in models with latent attention, whose layers launch more than is counted; 0: as in all models.
     latent_launch_s: Annotated[NonNegativeFloat, Field(alias="latent_launch_us"), times(_MICRO)] = 0.0
+    #: Per layer of a step in piecewise CUDA graphs, beyond its time in a whole one: the device waits for the attention,
+    #: which is launched between two graphs.
+    piece_s: Annotated[NonNegativeFloat, Field(alias="piece_us"), times(_MICRO)] = 0.0
     #: N-gram drafting: search for the last tokens, per sequence.
     ngram_s_per_sequence: Annotated[NonNegativeFloat, Field(alias="ngram_us_per_sequence"), times(_MICRO)] = 0.0
     #: N-gram drafting: per token of the sequence.
@@ -200,8 +203,17 @@ class EngineProfile:
     source: str
     #: Steps with prefill run in graphs too, up to max_graph_tokens (piecewise capture).
     graphs_with_prefill: bool = False
+    #: Decodes run in piecewise CUDA graphs too, instead of whole ones (cudagraph_mode, or the model's attention).
+    graphs_in_pieces: bool = False
+    chunks_in_pieces: bool = False  # no CUDA graph holds chunked attention, so models with it run in pieces
+    #: While the host prepares chunked attention it waits for the device, so that nothing of a step overlaps.
+    chunks_wait: bool = False
+    overlaps_host: bool = True  # the host prepares a step beside the one in flight, where steps are scheduled ahead
     calls_generate: bool = False  # runs `generate` of transformers, whose host time a profile measures
     packs_weights: bool = True  # on a CPU, lays weights out for oneDNN when it loads them; plain torch does not
+    #: Factors on the host times per kernel for nodes with accelerators of an architecture, whose hosts are slower or
+    #: faster than those on which the times were fitted.
+    launch_factors: dict[str, PositiveFloat] = field(default_factory=dict)
     top_p_by_sort: bool = False  # top_p sampling sorts all logits, instead of using a kernel without a sort
     fuses_norms: bool = False  # in graphs, the all-reduce kernel also adds the residual and normalises
     #: The largest message whose all-reduce does so, in bytes, by architecture of a card with HBM ("all": any card) and
@@ -218,6 +230,8 @@ class EngineProfile:
     cut_scale_blocks: Literal["refused", "refined", "padded"] = "padded"
     #: Linear attention projects q, k and v, the gate, and each kind of scalar of a head in products of their own.
     splits_scan_inputs: bool = False
+    #: One operator of a library launches the routing and all kernels of the routed experts, without Python in between.
+    launches_experts_at_once: bool = False
     model_defaults: tuple[ModelDefaults, ...] = ()  # rules by model and accelerator, in order
     receiving: ReceiveIntervals | None = None  # None: requests are received before every step
     default_kv_dtype: str | None = None  # unless the checkpoint declares one; None: that of the activations
@@ -284,6 +298,9 @@ class EngineProfile:
     #: Rows of the blocks in which experts with block-scaled FP8 weights are computed, by architecture of a card with
     #: HBM; rows that hold no token are computed too (calibration/operators/roofline.py). {}: only rows of tokens.
     expert_block_rows: dict[str, PositiveInt] = field(default_factory=dict)
+    #: The engine whose tables time the kernel that computes experts with block-scaled FP8 weights here where ranks cut
+    #: every expert, by architecture of a card with HBM. {}: the engine of `operator_tables` does.
+    cut_experts_tables: dict[str, str] = field(default_factory=dict)
     notice: str = ""  # shown with every result of this profile
     cpu_block_size_tokens: PositiveInt | None = None  # block size on CPUs; None: the same profile on CPUs
 
@@ -318,9 +335,19 @@ class EngineProfile:
                     "fuses_norms": rule.fuses_norms,
                     "default_kv_dtype": rule.kv_dtype,
                     "receiving": rule.receiving,
+                    "launches_experts_at_once": rule.launches_experts_at_once,
                 }
                 found |= {name: value for name, value in stated.items() if value is not None}
         return replace(self, **found) if found else self
+
+    def launch_s(self, latent: bool, device: Device) -> float:
+        """Return the host seconds per kernel outside CUDA graphs on nodes with a device.
+
+        Args:
+            latent: Whether the model has latent attention.
+            device: The accelerator of the nodes.
+        """
+        return self.host.launch_s(latent) * self.launch_factors.get(device.architecture, 1.0)
 
     def runs_on_device(self, kind: str, maker: str) -> bool:
         """Return whether the engine runs on a CPU, or on the cards of a maker."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import os
@@ -84,6 +86,20 @@ def write_json(data: dict[str, Any], target: str) -> None:
         sys.stdout.write(text)
     else:
         write_atomically(Path(target), [text])
+
+
+def csv_text(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """Return a table as CSV; fields that are None or not a number are empty.
+
+    Args:
+        names: The names of the columns.
+        rows: The values of each row, in the order of the columns. Numbers have as many digits as they need.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([None if value != value else value for value in row] for row in rows)
+    return text.getvalue()
 
 
 def finite(value: Any) -> Any:

@@ -45,6 +45,9 @@ NORMED_OVER_HEADS: Final = frozenset(("minimax_m2",))
 #: Families whose router is stored, and multiplied, in fp32.
 FP32_ROUTERS: Final = frozenset(("minimax_m2",))
 
+#: Families that scale the output of the shared expert by a gate (shared_expert_gate).
+GATED_SHARED_EXPERTS: Final = frozenset(("qwen2_moe", "qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text"))
+
 #: Families with a learned table of positions, and its number of extra rows.
 LEARNED_POSITIONS: Final = {"opt": 2, "gpt2": 0, "gpt_bigcode": 0, "bart": 2, "mbart": 2, "whisper": 0}
 
@@ -167,7 +170,8 @@ def mixer_of(config: ConfigReader, layer: int) -> Mixer:
     window = config.maybe_count("attention_chunk_size") if kind == "chunked_attention" else None
     if kind == "sliding_attention":
         window = config.maybe_count("sliding_window", "sliding_window_size")
-    return _attention(config, window or None)
+    found = _attention(config, window or None)
+    return dataclasses.replace(found, chunked=found.window_tokens is not None and kind == "chunked_attention")
 
 
 def layer_kind(config: ConfigReader, layer: int) -> str:
@@ -376,6 +380,7 @@ def _moe(config: ConfigReader) -> Moe:
         bias=config.text("model_type") == "gpt_oss",
         expert_hidden_size=config.maybe_count("moe_latent_size", "routed_expert_hidden_size"),
         fp32_router=config.text("model_type") in FP32_ROUTERS,
+        shared_gate=config.text("model_type") in GATED_SHARED_EXPERTS,
     )
 
 

@@ -122,6 +122,8 @@ class Moe(FeedForward):
     expert_hidden_size: PositiveInt | None = None
     #: The skew of the router (calibration/operators/expert_loads.py): 0 is balanced. None: not known.
     routing_skew: NonNegativeFloat | None = None
+    #: A product with one column and a sigmoid scale the output of the shared expert (Qwen2-MoE, Qwen3-Next, Qwen3.5).
+    shared_gate: bool = False
     #: The router's weights are stored in fp32, and engines multiply them with hidden states in fp32 (MiniMax-M2).
     fp32_router: bool = False
 

@@ -86,6 +86,11 @@ class Mixer(ABC):
         return None
 
     @property
+    def in_chunks(self) -> bool:
+        """Return whether a query attends only to tokens of its own chunk of the sequence (Llama 4)."""
+        return False
+
+    @property
     def uniform_cache(self) -> bool:
         """Return whether every token of a sequence takes the same number of bytes in the cache."""
         return self.attends
@@ -111,6 +116,7 @@ class Attention(Mixer):
     n_kv_heads: Annotated[PositiveInt, Field(alias="kv_heads")]
     head_dim: PositiveInt
     window_tokens: PositiveInt | None = None  # sliding window or attention chunk; None: full attention
+    chunked: bool = False  # window_tokens is a chunk: a token attends to those before it in its own chunk (Llama 4)
     qkv_bias: bool = False
     qk_norm: bool = False
     #: The norm runs over all heads of queries and over all of keys, so tensor ranks add up squares (MiniMax-M2).
@@ -121,9 +127,10 @@ class Attention(Mixer):
 
     @property
     def words(self) -> str:
-        """MHA, GQA or MQA, with the window if there is one."""
+        """MHA, GQA or MQA, with the window or the chunk if there is one."""
         kind = "MHA" if self.n_heads == self.n_kv_heads else "MQA" if self.n_kv_heads == 1 else "GQA"
-        return kind if self.window_tokens is None else f"{kind} + sliding window of {self.window_tokens:,} tokens"
+        limit = "chunks" if self.chunked else "sliding window"
+        return kind if self.window_tokens is None else f"{kind} + {limit} of {self.window_tokens:,} tokens"
 
     @property
     def value_dim(self) -> int:
@@ -187,6 +194,11 @@ class Attention(Mixer):
     def attended_tokens(self) -> int | None:
         """Return the window in tokens; None for full attention."""
         return self.window_tokens
+
+    @property
+    def in_chunks(self) -> bool:
+        """Return whether `window_tokens` is the size of a chunk."""
+        return self.chunked
 
     @property
     def uniform_cache(self) -> bool:

@@ -159,6 +159,11 @@ class ModelSpec:
         """Return whether some layers keep a state of fixed size instead of keys and values."""
         return any(g.mixer is not None and not g.mixer.attends for g in self.groups)
 
+    @property
+    def has_chunked_attention(self) -> bool:
+        """Return whether some layers attend within chunks of the sequence (Llama 4)."""
+        return any(g.mixer is not None and g.mixer.in_chunks for g in self.groups)
+
     # ---- parameters
 
     @property

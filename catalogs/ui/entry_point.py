@@ -35,6 +35,16 @@ _OUTPUT_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, err
 #: Errors of a path that someone has named: too long, a loop of links, a file where a folder should be, or no rights.
 _PATH_ERRORS: Final = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)
 
+#: The extra of this package that installs what a module needs; modules of no extra are dependencies of the base.
+EXTRAS: Final = {
+    "data": ("pandas", "pyarrow", "scipy"),
+    "calibration": ("torch", "transformers", "pynvml", "psutil", "sklearn"),
+    "report": ("plotly",),
+    "trace": ("torchvision", "diffusers", "timm"),
+    "verify": ("gguf", "safetensors"),
+    "web": ("fastapi", "uvicorn", "jinja2"),
+}
+
 #: The base of every usage error (unknown option, missing argument), wherever typer keeps its click.
 _USAGE_ERROR: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
@@ -93,8 +103,8 @@ def _run(name: str, command: Callable[..., Any], args: list[str] | None, last: b
         package = str(error.name).partition(".")[0]
         if package in OUR_PACKAGES:  # an error in this code, not a missing dependency
             raise
-        extras = "pip install '.[calibration,report,verify]'"
-        return _refuse(name, f"this needs a package that is not installed: {package}; {extras}")
+        extra = next((f"'.[{extra}]'" for extra, packages in EXTRAS.items() if package in packages), package)
+        return _refuse(name, f"this needs a package that is not installed: {package}; pip install {extra}")
     except MemoryError as error:
         return _refuse(name, f"not enough memory: {error or 'out of memory'}")
     except SystemExit:

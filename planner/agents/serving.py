@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from calibration.accuracy.regime import Regime
 from calibration.accuracy.stated_error import StatedError
 from catalogs.arrays import BoolArray
 from catalogs.deployments.resolve import CatalogLookup, resolve_pools
@@ -117,7 +118,8 @@ class AgentServing:
 
     def error(self, candidate: Candidate) -> StatedError:
         """Return the stated error of the simulated latencies of a candidate."""
-        return StatedError.of(self.names.engine.name, self.forms.operator_error(candidate))
+        regime = Regime.of(self.names.model, candidate.hardware.accelerator)
+        return StatedError.of(self.names.engine.name, self.forms.operator_error(candidate), regime)
 
     def sample(self, agents: int) -> RequestSet:
         """Return requests of agents at work, from which their load follows."""

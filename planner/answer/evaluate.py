@@ -71,7 +71,6 @@ MOST_REPLICAS: Final = 64
 #: Factor between the first two rates of a search for a capacity that begins at a rate that was just missed.
 _CLOSE_STEP: Final = 1.05
 
-
 #: Least seeds of figures with error bars.
 LEAST_SEEDS: Final = 3
 
@@ -165,11 +164,13 @@ class PlanEvaluator:
         if required is not None and capacity is not None:
             capacity = self._walk(candidate, capacity, effort, probes)
         rate = required or capacity or self.tester.floor_per_s(candidate)
-        at = self._point(candidate, rate, effort)
-        around = self._around(candidate, (rate,), effort.curve)
-        near = [] if capacity is None or capacity == rate else self._around(candidate, (capacity,), effort.curve)
-        seen = [*probes, *around, *near]
-        limit = None
+        at, around = self._point_and_around(candidate, rate, effort)
+        near = (
+            []
+            if capacity is None or capacity == rate
+            else self.shared_out(self._around(candidate, (capacity,), effort.curve))
+        )
+        seen, limit = [*probes, *around, *near], None
         if required is None and capacity is not None:
             raises = effort.capacity > 1 and start_per_s is not None and not start_is_capacity
             at, limit = self._surest(candidate, at, seen, effort, _MOST_RAISES if raises else 0)
@@ -196,19 +197,28 @@ class PlanEvaluator:
 
         Only steps slower than simulated are evaluated: faster ones could only raise the confidence.
         """
-        details, verdict = self._figures(candidate, rate_per_s, BEST)
-        slower = self._around(candidate, (rate_per_s,), BEST.curve, _SLOWER_STEPS)
-        return self._sure(verdict, self._bars(verdict, slower, details[0].error))
+        at = self._point(candidate, rate_per_s, BEST)
+        slower = self.shared_out(self._around(candidate, (rate_per_s,), BEST.curve, _SLOWER_STEPS))
+        return self._is_sure(at, slower)
 
     def _around(
         self, candidate: Candidate, rates: Iterable[float], n_seeds: int, curve_steps: Sequence[float] = _CURVE_STEPS
-    ) -> list[Verdict]:
-        """Return verdicts at rates from which the effect of slower and of faster steps is interpolated."""
+    ) -> list[Callable[[], Verdict]]:
+        """Return tasks for verdicts at rates between which the effect of slower and faster steps is interpolated."""
         speed = self.tester.allowance(candidate).speed
-        steps = sorted({*curve_steps, 1.0, speed})
         alone = replace(self, each=map)  # the rates are shared out, not the few seeds of each
-        around = sorted({rate * step for rate in rates for step in steps})
-        return list(self.each(lambda rate: alone._verdict(candidate, rate, n_seeds), around))
+        around = sorted({rate * step for rate in rates for step in (*curve_steps, 1.0, speed)})
+        return [partial(alone._verdict, candidate, rate, n_seeds) for rate in around]
+
+    def shared_out(self, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Return the results of tasks, which forked workers inherit: only their numbers can be sent to one."""
+        return list(self.each(lambda number: tasks[number](), range(len(tasks))))
+
+    def _point_and_around(self, candidate: Candidate, rate: float, effort: SeedBudget) -> tuple[_Point, list[Verdict]]:
+        """Return the figures of a plan at a rate and the verdicts around it, with all runs shared out together."""
+        figures = self._figures(candidate, rate, effort)
+        results = self.shared_out([*figures, *self._around(candidate, (rate,), effort.curve)])
+        return self._point_of(rate, results[: len(figures)]), results[len(figures) :]
 
     def _bars(self, verdict: Verdict, seen: Sequence[Verdict], error: StatedError) -> list[Confidence]:
         """Return the error bars of every objective."""
@@ -234,17 +244,15 @@ class PlanEvaluator:
             slo=[SloValue.of(slo, verdict.value_s(slo) if verdict else None) for slo in self.tester.slos],
         )
 
-    def _figures(self, candidate: Candidate, rate: float, effort: SeedBudget) -> tuple[list[RunDetail], Verdict]:
-        """Return the runs behind the figures of a plan, and their verdict.
+    def _figures(self, candidate: Candidate, rate: float, effort: SeedBudget) -> list[Callable[[], RunDetail]]:
+        """Return the tasks whose results are the runs behind the figures of a plan, one for each seed.
 
         The best plan is simulated as a whole cluster, which needs fewer seeds because it has many replicas.
         """
         whole = effort.whole_cluster and 1 < candidate.replicas <= MOST_REPLICAS
         n_seeds = max(LEAST_SEEDS, effort.figures // 2) if whole else effort.figures
-        n = self.tester.sizes.full
-        loads = [Load(rate, n, self.tester.seed + i, whole) for i in range(n_seeds)]
-        details = list(self.each(partial(self.evaluator.detail, candidate), loads))
-        return details, judge([d.observation for d in details], self.tester.slos)
+        loads = [Load(rate, self.tester.sizes.full, self.tester.seed + i, whole) for i in range(n_seeds)]
+        return [partial(self.evaluator.detail, candidate, load) for load in loads]
 
     def holds(self, candidate: Candidate, rate_per_s: float) -> bool:
         """Return whether the objectives are met with the required confidence, with independent seeds pooled."""
@@ -264,8 +272,10 @@ class PlanEvaluator:
 
     def _point(self, candidate: Candidate, rate: float, effort: SeedBudget) -> _Point:
         """Return the figures of a plan at a rate, with all seeds."""
-        details, verdict = self._figures(candidate, rate, effort)
-        return _Point(rate, details, verdict)
+        return self._point_of(rate, self.shared_out(self._figures(candidate, rate, effort)))
+
+    def _point_of(self, rate: float, details: list[RunDetail]) -> _Point:
+        return _Point(rate, details, judge([d.observation for d in details], self.tester.slos))
 
     def _surest(
         self, candidate: Candidate, at: _Point, seen: list[Verdict], effort: SeedBudget, n_raises: int

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PositiveFloat, create_model, field_validator
 
+from calibration.accuracy.regime import UNKNOWN, Regime
 from calibration.accuracy.stated_error import ALL_WAITING, WAITING_METRICS, in_words
 from catalogs.deployments.schema import Deployment
 from catalogs.io.json_block import JsonBlock
@@ -163,6 +164,8 @@ class _StatedErrorKeys(BaseModel):
     n: dict[str, int]
     source: str
     ttft_waiting_share: FiniteFloat | None = None
+    generation: str = ""
+    layers: Literal["dense", "other", ""] = ""
 
 
 class CalibrationBlock(JsonBlock):
@@ -191,6 +194,11 @@ class CalibrationBlock(JsonBlock):
     def of_operators(self) -> float:
         """Return the median relative error of a step's time, as the operators' own rows show it."""
         return self.expected_error if self.operator_error is None else self.operator_error
+
+    @property
+    def regime(self) -> Regime:
+        """Return the regime for which the errors are stated; an answer of an older version states none."""
+        return Regime.read(self.stated_error)
 
     @property
     def intervals(self) -> dict[str, tuple[float, float]]:
@@ -310,6 +318,11 @@ class Plan(JsonBlock):
     def operator_error(self) -> float:
         """Return the median relative error of a step's time; 0 where no calibration is known."""
         return 0.0 if self.calibration is None else self.calibration.of_operators
+
+    @property
+    def regime(self) -> Regime:
+        """Return what was known of the deployment before it ran; unknown where no calibration is known."""
+        return UNKNOWN if self.calibration is None else self.calibration.regime
 
     def metric(self, name: str) -> float | None:
         """Return a number of the metrics block; None where there is none."""

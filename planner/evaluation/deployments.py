@@ -115,7 +115,8 @@ class CandidateDeployments:
             if self.plain is not None and self.adjust is not None:
                 self._compiled[candidate] = self.adjust(candidate, self.plain.compiled(candidate))
             else:
-                resolved, memory = fit(self.written(candidate), resolved=self.resolved(candidate))
+                known = self.resolved(candidate), self.memory(candidate)
+                resolved, memory = fit(self.written(candidate), resolved=known[0], memory=known[1])
                 exact = self.widest is None
                 cost = compile_step_cost(resolved, self.bundle) if exact else self.step_cost(candidate)
                 self._compiled[candidate] = CompiledDeployment(resolved, memory, cost, self.bundle)

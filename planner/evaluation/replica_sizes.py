@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from calibration.accuracy.regime import Regime
 from calibration.accuracy.stated_error import StatedError
 from catalogs.deployments.resolve import CatalogLookup
 from catalogs.economics.prices import Price
@@ -79,7 +80,8 @@ class ReplicaChoice:
     @cached_property
     def error(self) -> StatedError:
         """The stated error of simulated latencies."""
-        return StatedError.of(self.forms.deployments.engine, self.forms.operator_error(self.candidate))
+        regime = Regime.of(self.names.model, self.candidate.hardware.accelerator)
+        return StatedError.of(self.forms.deployments.engine, self.forms.operator_error(self.candidate), regime)
 
     @cached_property
     def _queueing(self) -> CandidateQueueing:

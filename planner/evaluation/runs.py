@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
+from calibration.accuracy.regime import Regime
 from calibration.accuracy.stated_error import StatedError
 from calibration.complexity.records import LatencyRecords
 from catalogs.workloads.length_statistics import LengthStatistics
@@ -147,6 +148,8 @@ class SimulatedRuns:
         """Return all results of a run under a load, from the cache or from a new simulation."""
         done = self.cache.run(candidate, load, self._settle)
         blocks = summarise(done)
+        known = blocks["calibration"]
+        regime = Regime.read(known["stated_error"])
         observation = self.observe(candidate, load)
         measured = steady_window(done.arrival_s, finish_s(done)).measured
         parts = 1 if load.whole_cluster else self.deployments.even_parts(candidate)
@@ -163,12 +166,12 @@ class SimulatedRuns:
             metrics=blocks["metrics"] | drawn,
             samples_s={"queue": window.per_request(done.queue_s), ITL.name: window.token_gaps_s()},
             time_breakdown=replica_seconds(uses),
-            calibration=blocks["calibration"],
+            calibration=known,
             requests_per_s=rate,
             output_tokens_per_s=output_tokens_per_s,
             total_tokens_per_s=output_tokens_per_s + rate * lengths.input_tokens.mean,
             power_w=math.nan if joules is None else joules * output_tokens_per_s,
-            error=StatedError.of(self.request.engine, float(blocks["calibration"]["operator_error"])),
+            error=StatedError.of(self.request.engine, float(known["operator_error"]), regime),
             notices=(streaming,) if streaming else (),
         )
 

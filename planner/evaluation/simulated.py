@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from calibration.accuracy.regime import Regime
 from calibration.accuracy.stated_error import StatedError, stated_errors_digest
 from catalogs.deployments.resolve import CatalogLookup
 from catalogs.errors import InputError
@@ -206,7 +207,8 @@ class SimulatedEvaluator:
     def _error_at_own_limits(self, candidate: Candidate) -> StatedError:
         if candidate not in self._errors:
             operators = self.closed_forms.operator_error(candidate)
-            self._errors[candidate] = StatedError.of(self.request.engine, operators)
+            regime = Regime.of(self.names.model, candidate.hardware.accelerator)
+            self._errors[candidate] = StatedError.of(self.request.engine, operators, regime)
         return self._errors[candidate]
 
     def guess_w(self, candidate: Candidate, requests_per_s: float) -> float:

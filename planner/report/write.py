@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from catalogs.io.output_files import atomic_file, finite, make_folder, write_atomically, write_json
+from catalogs.io.output_files import atomic_file, csv_text, finite, make_folder, write_atomically, write_json
 from catalogs.ui.html_page import need_plotly, render
 from catalogs.ui.terminal import progress_bar
 from planner.answer.schema import Answer
@@ -69,6 +70,8 @@ def write_tables(m: ReportData, folder: Path) -> list[Path]:
 def write_table_files(tables: Mapping[str, list[Row]], folder: Path, schema_version: int) -> list[Path]:
     """Write NAME.csv and NAME.parquet for every table, and all tables into report.json, and return the files.
 
+    Parquet files are left out if the packages that write them are not installed.
+
     Args:
         tables: The rows by table name.
         folder: The folder.
@@ -77,25 +80,35 @@ def write_table_files(tables: Mapping[str, list[Row]], folder: Path, schema_vers
     Raises:
         InputError: The files cannot be written.
     """
-    import pandas as pd
-
     make_folder(folder)
     written = [folder / "report.json"]
     write_json({"schema_version": schema_version, **finite(dict(tables))}, str(written[0]))
+    parquet = parquet_is_installed()
     for name, rows in tables.items():
-        written += [folder / f"{name}.csv", folder / f"{name}.parquet"]
-        write_atomically(written[-2], [csv_text(rows)])
-        with atomic_file(written[-1]) as part:
-            pd.DataFrame(rows).to_parquet(part, index=False)
+        written.append(folder / f"{name}.csv")
+        write_atomically(written[-1], [rows_as_csv(rows)])
+        if parquet:
+            written.append(folder / f"{name}.parquet")
+            _write_parquet(written[-1], rows)
     return written
 
 
-def csv_text(rows: Sequence[Row]) -> str:
-    """Return rows as CSV, with columns in the order of first appearance; unknown values are empty."""
+def _write_parquet(path: Path, rows: Sequence[Row]) -> None:
     import pandas as pd
 
-    text: str = pd.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\n")
-    return text
+    with atomic_file(path) as part:
+        pd.DataFrame(rows).to_parquet(part, index=False)
+
+
+def rows_as_csv(rows: Sequence[Row]) -> str:
+    """Return rows as CSV, with columns in the order of first appearance; unknown values are empty."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return csv_text(names, ([row.get(name) for name in names] for row in rows))
+
+
+def parquet_is_installed() -> bool:
+    """Return whether the packages that write Parquet files are installed (the extra `data`)."""
+    return all(find_spec(name) is not None for name in ("pandas", "pyarrow"))
 
 
 def tables_of(m: ReportData) -> dict[str, list[Row]]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from catalogs.ui.words import rate
 from planner.search.candidate_tester import Outcome
-from planner.search.pareto_search import FrontProgress
 from planner.search.search import Progress
+
+if TYPE_CHECKING:  # the search for fronts is not part of a plain plan
+    from planner.search.pareto_search import FrontProgress
 
 
 @contextmanager

@@ -52,7 +52,7 @@ class ChosenPlan:
     @property
     def error(self) -> StatedError:
         """Return the stated error of simulated runs of the request's engine against measured runs."""
-        return StatedError.of(self.request.engine, self.plan.operator_error)
+        return StatedError.of(self.request.engine, self.plan.operator_error, self.plan.regime)
 
 
 class Section(Protocol[B]):

@@ -65,7 +65,7 @@ def layouts(request: PlanRequest, names: CatalogLookup) -> list[Layout]:
         found = [replace(each, two_batch_overlap=each.all2all_backend != ALLGATHER_REDUCESCATTER) for each in found]
     kept = [layout for layout in found if all(getattr(layout, k) == v for k, v in fixed.layout.items())]
     if not kept:
-        values = ", ".join(f"{key}={value}" for key, value in fixed.layout.items())
+        values = ", ".join(f"{key}={_as_typed(value)}" for key, value in fixed.layout.items())
         rule = f"no layout of {names.model.name} on {names.hardware.text} has these values"
         raise InputError(rule, values, _nearest(found, fixed))
     return kept
@@ -170,5 +170,10 @@ def _nearest(found: list[Layout], fixed: Overrides) -> str | None:
         if value not in there:
             if isinstance(value, str):
                 return f"{key}={nearest_name(value, [str(each) for each in there])}"
-            return f"{key}={min(there, key=lambda n: abs(n - value))}"
+            return f"{key}={_as_typed(min(there, key=lambda n: abs(n - value)))}"
     return None
+
+
+def _as_typed(value: object) -> str:
+    """Return a value as a user writes it: true and false in lower case."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

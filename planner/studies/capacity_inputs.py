@@ -38,6 +38,7 @@ STEP_TIMES: Final = (
     "step_gap_s",
     "kernel_launch_s",
     "latent_launch_s",
+    "piece_s",
     "ngram_s_per_sequence",
     "ngram_s_per_token",
 )

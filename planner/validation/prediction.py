@@ -67,7 +67,7 @@ class Prediction:
     @property
     def error(self) -> StatedError:
         """Return the stated error of simulated runs of the engine against measured runs."""
-        return StatedError.of(self.answer.request.engine, self.plan.operator_error)
+        return StatedError.of(self.answer.request.engine, self.plan.operator_error, self.plan.regime)
 
     @property
     def level(self) -> float:

@@ -47,25 +47,41 @@ class PoolEnergy:
         return resolved.hardware.node.host_w_per_accelerator * resolved.accelerators_per_replica * self.totals.busy_s
 
 
-def pool_uses(run: Run, within_s: tuple[float, float] | None = None) -> tuple[PoolEnergy, ...]:
+def pool_totals(run: Run, within_s: tuple[float, float] | None = None) -> tuple[StepTotals, ...]:
+    """Return the sums over the steps of each pool, for the whole run or for a part of it."""
+    found = []
+    for number, compiled in enumerate(run.compiled_pools):
+        logs = (log for r in run.replicas if r.pool == number for log in r.logs)
+        merged = StepLog.merged(logs if within_s is None else (log.between(*within_s) for log in logs))
+        found.append(compiled.cost.totals(merged))
+    return tuple(found)
+
+
+def pool_uses(
+    run: Run, within_s: tuple[float, float] | None = None, totals: Sequence[StepTotals] | None = None
+) -> tuple[PoolEnergy, ...]:
     """Return the energy of each pool, for the whole run or for a part of it.
+
+    Args:
+        run: The run.
+        within_s: The part; None for the whole run.
+        totals: The result of `pool_totals`, if the caller has it already.
 
     Raises:
         ValueError: The run has no compiled deployment.
     """
     if not run.compiled_pools:
         raise ValueError("a run without a compiled deployment has no energy and no calibration")
+    totals = pool_totals(run, within_s) if totals is None else totals
     first_s, last_s = within_s or run.span_s
     whole_s = run.span_s[1] - run.span_s[0]
     found = []
     for number, compiled in enumerate(run.compiled_pools):
         mine = [r for r in run.replicas if r.pool == number]
-        logs = (log for r in mine for log in r.logs)
-        merged = StepLog.merged(logs if within_s is None else (log.between(first_s, last_s) for log in logs))
         alive = float(sum(r.alive_fraction(first_s, last_s) for r in mine))
         if whole_s > 0:
             alive += run.starting_s(number) / whole_s
-        found.append(PoolEnergy(compiled, compiled.cost.totals(merged), alive, last_s - first_s))
+        found.append(PoolEnergy(compiled, totals[number], alive, last_s - first_s))
     return tuple(found)
 
 

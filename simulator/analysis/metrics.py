@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
+from calibration.accuracy.regime import Regime
 from calibration.accuracy.stated_error import StatedError, waiting_share
-from catalogs.arrays import FloatArray
+from catalogs.arrays import FloatArray, IntArray
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.statistics import QUANTILES, statistics
 from catalogs.ui.words import percent
-from simulator.analysis.energy import PoolEnergy, pool_uses, power_and_energy
+from simulator.analysis.energy import PoolEnergy, pool_totals, pool_uses, power_and_energy
+from simulator.cluster.parallel import beside
 from simulator.cluster.run import Run
 from simulator.core.step_log import StepLog
 from simulator.costs.pricing import N_CLASSES
@@ -43,14 +45,17 @@ def summarise(run: Run) -> dict[str, Any]:
     Raises:
         ValueError: The run has no compiled deployment (use `latency_metrics`).
     """
-    uses = pool_uses(run)
+    by_pool, latencies = beside(run.options.processes, lambda: pool_totals(run), lambda: latency_metrics(run))
+    uses = pool_uses(run, None, by_pool)
     totals = _together([use.totals for use in uses])
     done = run.completed
     share = waiting_share(run.ttft_s[done], run.queue_s[done], np.mean)
-    stated = StatedError.of(uses[0].compiled.resolved.engine.name, totals.expected_error, share)
+    first = uses[0].compiled.resolved
+    regime = Regime.of(first.model, first.hardware.accelerator)
+    stated = StatedError.of(first.engine.name, totals.expected_error, regime, share)
     energy, ranks = power_and_energy(uses, output_tokens(run)), _rank_metrics(uses)
     return {
-        "metrics": {**latency_metrics(run), **energy, **ranks, **speculative_metrics(run)},
+        "metrics": {**latencies, **energy, **ranks, **speculative_metrics(run)},
         "time_breakdown": replica_seconds(uses),
         "calibration": {
             "bundle": " + ".join(dict.fromkeys(use.compiled.bundle.name for use in uses)),
@@ -216,21 +221,24 @@ def prefill_waits(logs: Sequence[StepLog]) -> FloatArray:
     """
     found: list[tuple[float, float, float]] = []
     for log in logs:
-        columns = (log.start_s, log.total_s, log.prefill_tokens, log.decodes, log.logits, log.first_s)
-        emitted: list[tuple[float, float]] = []  # end and requests of steps with tokens since the last decodes
-        stalled = False
-        for start_s, total_s, prefill, decodes, logits, first_s in zip(*(c.tolist() for c in columns), strict=True):
-            if decodes and stalled:
-                left = decodes
-                for end_s, requests in reversed(emitted):
-                    taken = min(left, requests)
-                    if taken and start_s > end_s:
-                        found.append((first_s, start_s - end_s, taken))
-                    left -= taken
-            stalled = not decodes and bool(prefill)
-            emitted = [(start_s + total_s, logits)] if decodes else [*emitted, (start_s + total_s, logits)]
+        start_s, total_s, prefill, decodes, logits, first_s = log.columns(*_WAIT_COLUMNS)
+        end_s = start_s + total_s
+        stalled = np.flatnonzero((decodes[1:] > 0) & (decodes[:-1] == 0) & (prefill[:-1] > 0)) + 1
+        sure = (logits[stalled - 1] >= decodes[stalled]) & (start_s[stalled] <= end_s[stalled - 1])
+        for row in stalled[~sure].tolist():  # the others decode only what the step right before them has started
+            left, now_s = decodes[row], start_s[row]
+            for before in range(row - 1, -1, -1):
+                taken = min(left, logits[before])
+                if taken and now_s > end_s[before]:
+                    found.append((first_s[row], now_s - end_s[before], taken))
+                left -= taken
+                if not left or decodes[before]:
+                    break
     return np.array(found, dtype=np.float64).reshape(-1, 3)
 
+
+#: The columns of a log that `prefill_waits` reads.
+_WAIT_COLUMNS: Final = ("start_s", "total_s", "prefill_tokens", "decodes", "logits", "first_s")
 
 NO_WAITS: FloatArray = np.zeros((0, 3))
 
@@ -251,16 +259,15 @@ def itl_statistics(
         waits: Longer gaps among those of the log, as from `prefill_waits`, and those of hand-overs. Shape (m, 3).
         openings_s: Decode steps that gave a first token, which ends no gap. Shape (k,).
     """
-    decoding = log.decodes > 0
-    steps, weight = log.steps[decoding], (log.decodes * log.steps)[decoding]
-    first_s, slope_s = log.first_s[decoding], log.slope_s[decoding]
+    columns = log.columns("decodes", "steps", "first_s", "slope_s", "behind_s", "total_s")
+    decodes, steps, first_s, slope_s, behind_s, row_s = columns[:, columns[0] > 0]
+    weight = decodes * steps
     count = float(weight.sum()) + len(gaps_s) - len(openings_s)
     if not count:
         return dict.fromkeys(("mean", *QUANTILES))
-    behind_s = log.behind_s[decoding]
     first_s = first_s + behind_s / steps
     step_s, wait_s, waiting = waits.T
-    total_s = float(((log.total_s + log.behind_s) * log.decodes)[decoding].sum() + gaps_s.sum() + wait_s @ waiting)
+    total_s = float(((row_s + behind_s) * decodes).sum() + gaps_s.sum() + wait_s @ waiting)
     total_s -= float(openings_s.sum())
     each = min(ITL_POINTS, max(1, MOST_ITL_POINTS // max(1, len(steps))))
     points = np.minimum(steps, each).astype(np.int64)
@@ -270,11 +277,27 @@ def itl_statistics(
     values = np.concatenate([read_s, gaps_s, step_s + wait_s, step_s, openings_s])
     taken = np.concatenate([-waiting, -np.ones(len(openings_s))])
     weights = np.concatenate([weight[row] / points[row], np.ones(len(gaps_s)), waiting, taken])
-    order = np.lexsort((weights, values))  # removed weights before the others
+    order = ascending(values, weights)  # removed weights before the others
     reached = np.maximum.accumulate(np.cumsum(weights[order]))
     found = np.searchsorted(reached, np.array(list(QUANTILES.values())) / 100.0 * reached[-1])
     quantiles = values[order][np.minimum(found, len(values) - 1)]
     return {"mean": total_s / count, **dict(zip(QUANTILES, map(float, quantiles), strict=True))}
+
+
+def ascending(values: FloatArray, weights: FloatArray) -> IntArray:
+    """Return the ascending order of values, and of weights where values are equal.
+
+    It is the order of `np.lexsort((weights, values))`, which takes three times as long because it sorts all weights.
+    Both arguments and the result have shape (n,).
+    """
+    order = np.argsort(values)
+    ascending = values[order]
+    tied = np.flatnonzero(ascending[1:] == ascending[:-1])
+    if len(tied):
+        places = np.union1d(tied, tied + 1)
+        some = order[places]
+        order[places] = some[np.lexsort((some, weights[some], values[some]))]
+    return order
 
 
 def streaming_notice(resolved: ResolvedDeployment, output_tokens_per_s: float) -> str | None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
-from catalogs.io.output_files import atomic_file, write_atomically
+from catalogs.io.output_files import atomic_file, csv_text, write_atomically
 from simulator.cluster.compiled import CompiledDeployment
 from simulator.cluster.run import ReplicaRun, Run
 from simulator.core.step_log import StepLog
@@ -216,8 +216,6 @@ def write_time_series(run: Run, path: Path, step_s: float = 1.0) -> None:
     Raises:
         InputError: The name has another ending, the step is invalid or the file cannot be written.
     """
-    import pandas as pd
-
     check_time_series(path, step_s)
     edges_s = edges(run, step_s)
     parts = list(series(run, edges_s))
@@ -226,12 +224,15 @@ def write_time_series(run: Run, path: Path, step_s: float = 1.0) -> None:
         "replica": np.repeat([part.replica for part in parts], len(edges_s) - 1),
         **{name: np.concatenate([part.figures[name] for part in parts]) for name in FIGURES},
     }
-    table = pd.DataFrame(columns)
     if path.suffix == ".csv":
-        write_atomically(path, [table.to_csv(index=False)])
+        rows = zip(*(values.tolist() for values in columns.values()), strict=True)
+        write_atomically(path, [csv_text(columns, rows)])
         return
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     with atomic_file(path) as part:
-        table.to_parquet(part, index=False)
+        pq.write_table(pa.table(columns), part)
 
 
 def check_time_series(path: Path, step_s: float) -> None:

@@ -77,6 +77,12 @@ class KvCache:
         """Return the number of entries that `count_queue` visits."""
         return len(self._queue)
 
+    def restore(self, available: int, min_available: int) -> None:
+        """Take over the counts of a run in which no content was shared (`simulator/engine/fast_path.py`)."""
+        self.available, self.min_available = available, min_available
+        self._last = BlockRun(available)
+        self._queue = OrderedDict({self._last: None})
+
     def take(self, blocks: int) -> None:
         """Hold `blocks` more blocks, from the head of the queue.
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from math import inf, isnan, nan
 from typing import Any, Protocol
 
-import numpy as np
-
 from catalogs.arrays import FloatArray
 from catalogs.deployments.faults import Retries
 from catalogs.deployments.routing import RouterOptions
@@ -19,6 +17,7 @@ from simulator.cache.lora_slots import check_adapters
 from simulator.cluster.clients import ClientTimeouts, ClosedLoopClients, Frontend, RetryTracker
 from simulator.cluster.compiled import Pool, kv_pools
 from simulator.cluster.kv_transfer import DisaggregationPolicy, InstantTransfer, KvTransfer, LinkTraffic, TransferLinks
+from simulator.cluster.open_loop import is_plain, serve_open_loop
 from simulator.cluster.provisioning import PendingReplicas, ReplicaSlots
 from simulator.cluster.routers.base import ReplicaView
 from simulator.cluster.routers.registry import make_router
@@ -30,6 +29,7 @@ from simulator.core.outcomes import FAILED, NOT_SENT, QUEUE_FULL, UNFINISHED, Re
 from simulator.core.request import Request
 from simulator.engine.context import EngineContext
 from simulator.engine.event_log import EventLog
+from simulator.engine.fast_path import FastPath
 from simulator.engine.invariants import check_drained, check_schedule
 from simulator.engine.replica import Replica
 from simulator.schedulers.registry import check_role
@@ -44,9 +44,10 @@ class Controller(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of a run; fast_forward, check_laws, processes and spread do not change its results."""
+    """The options of a run; fast_forward, fast_path, check_laws, processes and spread do not change its results."""
 
     fast_forward: bool = True
+    fast_path: bool = True  # plain runs use simulator/engine/fast_path.py
     seed: int | None = None  # for materialising a workload; the simulation itself draws nothing
     router: str | RouterOptions = "round_robin"
     router_staleness_s: float = 0.0  # between two collections of replica signals; 0: routers see current signals
@@ -80,7 +81,7 @@ class Cluster:
             options.transfer.start(self.clock, options.check_laws) if options.transfer else InstantTransfer(self.clock)
         )
         self._kv_pools = kv_pools(pools)
-        self.pools = [self._open(pool) for pool in pools]
+        self.pools = [self._open(number, pool) for number, pool in enumerate(pools)]
         self.replicas: list[Replica] = []  # in order of creation, including those that have ended
         self.on_new_replica: list[Callable[[Replica], None]] = []  # called with every new replica
         self.slots = [ReplicaSlots() for _ in pools]
@@ -116,7 +117,7 @@ class Cluster:
             return SessionClients(self.clock, self.requests, self._send)
         return None if self.requests.concurrency is None else ClosedLoopClients(self.clock, self.requests, self._send)
 
-    def _open(self, pool: Pool) -> RunningPool:
+    def _open(self, number: int, pool: Pool) -> RunningPool:
         # Workloads do not contain the max_tokens that clients declare: all declare the longest output.
         # Encoder replicas answer without tokens; here each of their requests ends with one that no client sees.
         output_tokens = [1] * self.requests.n if pool.role in ("prefill", "encode") else self._output_tokens
@@ -135,6 +136,7 @@ class Cluster:
             fast_forward=self.options.fast_forward,
             check=check_schedule if self.options.check_laws else None,
             event_log=self.options.journal,
+            shared_links=self.transfer.shared_links(number),
             kv_pool=self._kv_pools.get(pool.model) if pool.rules.offload and pool.rules.offload.shared else None,
         )
         return RunningPool.of(
@@ -237,10 +239,8 @@ class Cluster:
             controller.start(self)
         if self.options.router_staleness_s > 0.0:
             self.timetable.every(self.options.router_staleness_s, self._collect_signals)
-        if self._clients is None:
-            self.clock.process(self._arrivals())
-        else:
-            self._clients.start()
+        begin = self._serve_open_loop if self._clients is None else self._clients.start
+        begin()
         horizon_s = self.options.horizon_s
         self.clock.run(None if horizon_s is None else self.clock.at(horizon_s, LAST))
         if horizon_s is None:
@@ -254,18 +254,15 @@ class Cluster:
             if self.results.status[index] == NOT_SENT and sent_s <= horizon_s:
                 self.results.status[index] = UNFINISHED
 
-    def _arrivals(self) -> Process:
-        """Deliver the requests of an open loop to the router at times that are known before the run."""
+    def _serve_open_loop(self) -> None:
+        """Schedule the arrivals of an open loop, or serve it at once where it is plain."""
         self.results.arrival_s[:] = type(self.results.arrival_s)("d", self.requests.arrival_s.tolist())
         arrival_s = self.router_arrivals_s() if self.known_arrivals_s is None else self.known_arrivals_s
-        order = np.argsort(arrival_s, kind="stable")
-        times_s, clock = arrival_s[order].tolist(), self.clock
-        arrival = clock.at(times_s[0] if times_s else 0.0, ARRIVAL)
-        for index, next_s in zip(order.tolist(), [*times_s[1:], None], strict=False):
-            yield arrival
-            if next_s is not None:  # scheduled before this request is routed, to come first among events of its time
-                clock.repeat(arrival, next_s, ARRIVAL, [])
-            self._admit(index)
+        plain = None
+        if len(self.replicas) == len(self.pools) == 1 and self.is_plain and not self.on_new_replica:
+            plain = FastPath(self.replicas[0], self.pools[0].context, self._input_tokens, self.pools[0].refusals)
+        serve_open_loop(self.clock, arrival_s, self._admit, plain)
+        self.n_answered = plain.n_answered if plain else 0
 
     def router_arrivals_s(self) -> FloatArray:
         """Return when each request of an open loop arrives at the router, in seconds. Shape (n,)."""
@@ -333,6 +330,11 @@ class Cluster:
     def blind(self) -> bool:
         """Return whether routing depends on no replica signal and on no client timeout."""
         return self._timeouts is None and all(stage.router.blind for stage in self._stages)
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether the fast path can serve an open loop on each replica: no replica affects another one."""
+        return self.blind and all(is_plain(p.context, p.keys, self.requests, self.options) for p in self.pools)
 
     def _hand_over(self, source_index: int, request: Request) -> bool:
         """Transfer a computed prompt to a decode replica; return False if its single output token was the last."""

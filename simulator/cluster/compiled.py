@@ -222,7 +222,10 @@ def with_host(compiled: CompiledDeployment, host: HostTimes) -> CompiledDeployme
 
 
 def fit(
-    deployment: Deployment, measured_host: bool = True, resolved: ResolvedDeployment | None = None
+    deployment: Deployment,
+    measured_host: bool = True,
+    resolved: ResolvedDeployment | None = None,
+    memory: MemoryPlan | None = None,
 ) -> tuple[ResolvedDeployment, MemoryPlan]:
     """Return the resolved deployment with kv_blocks filled in, and its memory plan.
 
@@ -230,13 +233,14 @@ def fit(
         deployment: The deployment as written.
         measured_host: Whether to use host times that the user measured, if there are any.
         resolved: The same deployment with its names resolved, if the caller has it already.
+        memory: The memory plan of `resolved`, if the caller has it already.
 
     Raises:
         DeploymentDoesNotFit: The deployment does not fit; the error names the nearest that does.
     """
     resolved = resolved or resolve(deployment)
     resolved = _with_measured_host(resolved) if measured_host else resolved
-    memory = size_memory(resolved)
+    memory = memory or size_memory(resolved)
     longest = memory.longest_sequence_tokens
     if not memory.fits:
         if deployment.max_model_len is not None or longest < SHORTEST_SEQUENCE_TOKENS:

@@ -6,7 +6,7 @@ prompts.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from itertools import product, starmap
 
@@ -16,6 +16,7 @@ from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.engines.profile import KvTransfer
 from simulator.cluster.compiled import CompiledDeployment, CompiledFleet
 from simulator.cluster.kv_transfer import LinkLoad, Links, TransferLinks, TransferPath
+from simulator.costs.link_use import CollectiveLinkUse
 from simulator.engine.replica import Replica
 from simulator.layers.shard import Shard
 from simulator.memory.plan import sequence_bytes
@@ -141,7 +142,24 @@ def transfer_links(fleet: CompiledFleet) -> TransferLinks | None:
         pools: kinds[source.resolved.role, target.resolved.role].between(source, target, fleet)
         for pools, (source, target) in pairs.items()
     }
-    return TransferLinks(paths, card_links(fleet) if shared else None, fleet.transfer_queues)
+    return TransferLinks(paths, card_links(fleet) if shared else None, fleet.transfer_queues, _link_uses(fleet, pairs))
+
+
+def _link_uses(
+    fleet: CompiledFleet, pairs: Mapping[tuple[int, int], tuple[CompiledDeployment, CompiledDeployment]]
+) -> dict[int, CollectiveLinkUse]:
+    """Return by pool how the collectives of its steps use the link of its transfers, where they do.
+
+    An encoder pool is left out: the collectives of its steps are those of the encoder, which has no table of tokens.
+    """
+    found = {}
+    for pool, compiled in enumerate(fleet.deployments):
+        ends = [pair for pools, pair in pairs.items() if pool in pools]
+        if ends and compiled.resolved.role != "encode":
+            use = CollectiveLinkUse.of(compiled.cost.tables, not all(starmap(_inside, ends)))
+            if use is not None:
+                found[pool] = use
+    return found
 
 
 def accelerators_per_card(resolved: ResolvedDeployment) -> int:

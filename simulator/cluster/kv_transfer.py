@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from simpy import Event
 
 from catalogs.engines.profile import FirstToken
+from simulator.cluster.shared_links import StepLinkUse, StepsOnLinks, own_links
 from simulator.core.clock import ARRIVAL, Clock
+from simulator.engine.context import SharedLinks
 from simulator.engine.replica import Replica
 from simulator.network.fair_share import FairShareNetwork, SharedTransfer, TransferPieces
 
@@ -67,6 +70,10 @@ class InstantTransfer:
     def slow(self, replica: Replica, factor: float) -> None:
         """Do nothing, because instant transfers cannot be slowed down."""
 
+    def shared_links(self, pool: int) -> SharedLinks | None:  # noqa: ARG002
+        """Return None: no step meets a transfer that takes no time."""
+        return None
+
 
 class LinkLoad(NamedTuple):
     """The load of one transfer on the links of both ends.
@@ -110,7 +117,11 @@ class TransferLinks:
     """
 
     def __init__(
-        self, paths: Mapping[tuple[int, int], TransferPath], links: Links | None = None, queues: int | None = None
+        self,
+        paths: Mapping[tuple[int, int], TransferPath],
+        links: Links | None = None,
+        queues: int | None = None,
+        uses: Mapping[int, StepLinkUse] | None = None,
     ) -> None:
         """Create the transfer model.
 
@@ -119,11 +130,20 @@ class TransferLinks:
             links: Returns the links that a replica's transfers cross in addition to its own link.
             queues: Number of queues of each source, selected by target; transfers in one queue are sent one after
                 the other. None: all transfers are sent concurrently.
+            uses: The use of a replica's own link by the collectives of its steps, by pool; pools without any are left
+                out.
         """
-        self.paths, self.queues = paths, queues
+        self.paths, self.queues, self.uses = paths, queues, uses or {}
         self._links = links
         self.names: dict[int, tuple[Hashable, ...]] = {}  # of the last run, by the index of a sender or receiver
-        self.was_slowed = False  # whether any link was degraded during the last run
+        self.was_slowed = False  # whether faults or collectives slowed any transfer of the last run down
+
+    @property
+    def directions(self) -> dict[int, list[str]]:
+        """Return the directions in which the replicas of each pool send or receive: "out", "in", or both."""
+        ends = [(direction, {pools[i] for pools in self.paths}) for i, direction in enumerate(("out", "in"))]
+        pools = {pool for pair in self.paths for pool in pair}
+        return {pool: [direction for direction, of in ends if pool in of] for pool in pools}
 
     def start(self, clock: Clock, check_laws: bool) -> LinkTraffic:
         """Return the transfers of a run that begins."""
@@ -146,11 +166,23 @@ class LinkTraffic:
         self._links, self._clock = links, clock
         self._flows = FairShareNetwork(clock, check_laws, overlaps)
         self._last: dict[tuple[int, int], SharedTransfer] = {}  # the last transfer in each queue
+        self._faults: dict[int, float] = {}  # by replica, how many times as long its transfers take because of faults
+        self._steps = StepsOnLinks(self._flows, links.uses, links.directions, self._slow_by_steps)
 
     def slow(self, replica: Replica, factor: float) -> None:
         """Multiply the transfer time on the replica's own link by `factor` from now on; 1 restores it."""
         self._links.was_slowed = True
-        self._flows.slow([(direction, replica.index) for direction in ("out", "in")], factor)
+        self._faults[replica.index] = factor
+        self._flows.slow(own_links(replica.index), factor * self._steps.slowdown(replica.index))
+
+    def _slow_by_steps(self, replica: int, factor: float) -> None:
+        """Multiply the transfer time on the link of a replica by `factor`, because its steps use a part of it."""
+        self._links.was_slowed = True
+        self._flows.slow(own_links(replica), factor * self._faults.get(replica, 1.0))
+
+    def shared_links(self, pool: int) -> SharedLinks | None:
+        """Return the links that collectives of a pool's steps share with transfers; None if they share none."""
+        return self._steps if pool in self._links.uses else None
 
     def begin(self, transfer: KvTransfer) -> Event:
         """Begin a transfer now, or after the earlier transfers in its queue; return the event of its arrival."""
@@ -158,7 +190,7 @@ class LinkTraffic:
         arrived, path = self._clock.event(), links.paths[source.pool, target.pool]
         load = path.load(transfer.tokens)
         seconds = load.by_link(links.name(source), links.name(target))
-        flow = SharedTransfer(load.size, seconds, path.latency_s, arrived.succeed)
+        flow = SharedTransfer(load.size, seconds, path.latency_s, arrived.succeed, partial(self._meet, source, target))
         pieces = TransferPieces(transfer.begun_s, self._clock.now, path.pieces(transfer.tokens))
         if links.queues is None:
             self._flows.begin(flow, pieces)
@@ -167,3 +199,8 @@ class LinkTraffic:
         earlier, self._last[queue] = self._last.get(queue), flow
         self._flows.begin_after(earlier, flow, pieces)
         return arrived
+
+    def _meet(self, *ends: Replica) -> None:
+        for replica in ends:
+            if replica.pool in self._links.uses:
+                self._steps.meet(replica)

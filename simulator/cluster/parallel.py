@@ -13,7 +13,7 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,20 +33,24 @@ _COLUMNS: Final = (*INSTANTS, "cached_tokens", "preemptions", "status")
 
 
 def independent_cluster(pools: Sequence[Pool], requests: RequestSet, options: RunOptions) -> Cluster | None:
-    """Return the cluster of a run with independent replicas, not started; None if replicas may interact."""
+    """Return the cluster of a run with independent replicas, not started; None if replicas may interact.
+
+    The result is also None if the replicas would be simulated one after another in this process, unless each of them
+    takes the fast path, which is for single replicas.
+    """
+    in_turn = options.processes < 2 and options.spread is None
     if (
-        (options.processes < 2 and options.spread is None)
-        or options.controllers
+        options.controllers
         or options.journal is not None
         or requests.concurrency is not None
         or requests.graph is not None
         or any(pool.role != "both" or pool.rules.speculation for pool in pools)  # drafts are drawn by workload row
         or any(pool.rules.offload is not None and pool.rules.offload.shared for pool in pools)
-        or (options.spread is None and "fork" not in multiprocessing.get_all_start_methods())
+        or (not in_turn and options.spread is None and "fork" not in multiprocessing.get_all_start_methods())
     ):
         return None
     cluster = Cluster(pools, requests, options)
-    return cluster if cluster.blind else None
+    return cluster if cluster.blind and (cluster.is_plain or not in_turn) else None
 
 
 class _ReplicaResult(NamedTuple):
@@ -90,6 +94,9 @@ class _ReplicaSimulation:
         return _ReplicaResult(columns, run.gaps_s, replace(run.replicas[0], pool=number))
 
 
+There = TypeVar("There")
+Here = TypeVar("Here")
+
 _simulate_one: Callable[[int], _ReplicaResult] | None = None  # set before processes fork, which inherit it
 
 
@@ -99,7 +106,7 @@ def _result(i: int) -> _ReplicaResult:
 
 
 def run_independent(cluster: Cluster) -> Run:
-    """Run a cluster that `independent_cluster` returned, one replica at a time, in several processes or elsewhere."""
+    """Run a cluster that `independent_cluster` returned, one replica at a time, here or in other processes."""
     requests, options = cluster.requests, cluster.options
     arrival_s = cluster.router_arrivals_s()
     assigned, refused = _assign(cluster, np.argsort(arrival_s, kind="stable"))
@@ -120,7 +127,10 @@ def run_independent(cluster: Cluster) -> Run:
     routed_s = np.where(arrival_s <= horizon_s, arrival_s, np.nan)
     sent_s = np.array(requests.arrival_s)
     whole = replace(Run.of(cluster), arrival_s=sent_s, routed_s=routed_s, status=status)  # no request was served yet
-    results = list(options.spread(work, n)) if options.spread is not None else _forked(work, n, options.processes)
+    if options.spread is not None:
+        results = list(options.spread(work, n))
+    else:
+        results = _forked(work, n, options.processes) if options.processes > 1 else list(map(work, range(n)))
     columns = {name: getattr(whole, name) for name in (*_COLUMNS, "replica")}
     for i, (mine, result) in enumerate(zip(rows, results, strict=True)):
         for name in _COLUMNS:
@@ -139,6 +149,24 @@ def _forked(work: _ReplicaSimulation, n: int, processes: int) -> list[_ReplicaRe
             return list(workers.imap(_result, range(n), chunksize=max(1, n // (8 * processes))))
     finally:
         _simulate_one = None
+
+
+def beside(processes: int, there: Callable[[], There], here: Callable[[], Here]) -> tuple[There, Here]:
+    """Return the results of two functions; with several processes, `there` runs in one of its own meanwhile."""
+    if processes < 2 or "fork" not in multiprocessing.get_all_start_methods():
+        return there(), here()
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    worker = context.Process(target=lambda: sender.send(there()), daemon=True)
+    worker.start()
+    sender.close()
+    mine = here()
+    try:
+        theirs: There = receiver.recv()
+    except EOFError:  # it failed: here the error reaches the caller
+        theirs = there()
+    worker.join()
+    return theirs, mine
 
 
 def _assign(cluster: Cluster, order: IntArray) -> tuple[IntArray, IntArray]:

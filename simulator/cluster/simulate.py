@@ -99,7 +99,8 @@ def run_pools(pools: Sequence[Pool], requests: RequestSet, options: RunOptions |
 
 
 def _run(pools: Sequence[Pool], requests: RequestSet, options: RunOptions) -> Run:
-    if options.processes > 1 or options.spread is not None:
+    several = options.fast_path and sum(pool.replicas for pool in pools) > 1
+    if several or options.processes > 1 or options.spread is not None:
         from simulator.cluster.parallel import independent_cluster, run_independent
 
         independent = independent_cluster(pools, requests, options)

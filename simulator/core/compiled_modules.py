@@ -35,6 +35,7 @@ COMPILED: Final = (
     "simulator/core/step_timer.py",
     "simulator/costs/step_cost.py",
     "simulator/engine/api_server.py",
+    "simulator/engine/fast_path.py",
     "simulator/engine/replica.py",
     "simulator/engine/step_loop.py",
     "simulator/engine/token_accounting.py",

@@ -6,9 +6,9 @@ For ranks that step together, the log holds the rows of the whole group and, wit
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,20 @@ class _Column:
         self._name = name
 
     def __get__(self, log: StepLog, owner: type) -> FloatArray:
-        return log._column(COLUMNS.index(self._name))
+        column: FloatArray = log.columns(self._name)[0]
+        return column
+
+
+class RowChunk(NamedTuple):
+    """Consecutive rows of a log.
+
+    Attributes:
+        table: Shape (rows, 22), columns in the order of COLUMNS.
+        shares: The share of each rank in the first step of each row. Shape (rows, ranks, 8), columns OWN.
+    """
+
+    table: FloatArray
+    shares: FloatArray
 
 
 class StepLog:
@@ -78,7 +91,7 @@ class StepLog:
         behind_s: float = 0.0,
     ) -> None:
         """Append one row, with the shares of ranks that step together; `shape` is the shape of its first step."""
-        row = _packed(
+        row = packed_row(
             start_s,
             steps,
             shape.prefill_tokens,
@@ -100,6 +113,11 @@ class StepLog:
         if self.n_ranks:
             self._shares.frombytes(b"".join([_share(rank) if rank is not None else _NOTHING for rank in shape.ranks]))
 
+    @property
+    def add_packed(self) -> Callable[[bytes], None]:
+        """Return the function that appends a row of `packed_row`, to a log without ranks that step together."""
+        return self._values.frombytes
+
     def add_encoding(self, encoding: Encoding) -> None:
         """Note the items that the step of the last row encodes."""
         self._encodings.extend((len(self) - 1, *encoding.vision[1:], *encoding.audio[1:]))
@@ -111,23 +129,60 @@ class StepLog:
     def __len__(self) -> int:
         return len(self._values) // _N_STORED
 
-    def _column(self, index: int) -> FloatArray:
-        """Return a copy of one column of all rows. Shape (rows,)."""
-        if index < _N_STORED:
-            return np.array(np.frombuffer(self._values)[index::_N_STORED])  # no view: it would forbid further rows
-        column = np.zeros(len(self))
-        encodings = np.array(self._encodings, dtype=np.float64).reshape(-1, _N_ENCODING)
-        column[encodings[:, 0].astype(np.int64)] = encodings[:, 1 + index - _N_STORED]
-        return column
+    @property
+    def _logs(self) -> tuple[StepLog, ...]:
+        """Return the logs that hold the rows: itself."""
+        return (self,)
+
+    def columns(self, *names: str) -> FloatArray:
+        """Return a copy of some columns of all rows. Shape (names, rows)."""
+        indices = [COLUMNS.index(name) for name in names]
+        if max(indices) >= _N_STORED:
+            return np.ascontiguousarray(self.table()[:, indices].T)
+        found = np.empty((len(indices), len(self)))
+        first = 0
+        for log in self._logs:
+            last = first + len(log)
+            found[:, first:last] = np.frombuffer(log._values).reshape(-1, _N_STORED)[:, indices].T
+            first = last
+        return found
 
     def table(self) -> FloatArray:
         """Return a copy of all rows. Shape (rows, 22), columns in the order of COLUMNS."""
-        table = np.zeros((len(self), len(COLUMNS)))
-        table[:, :_N_STORED] = np.array(self._values, dtype=np.float64).reshape(-1, _N_STORED)
-        if self._encodings:
-            encodings = np.array(self._encodings, dtype=np.float64).reshape(-1, _N_ENCODING)
-            table[encodings[:, 0].astype(np.int64), _N_STORED:] = encodings[:, 1:]
-        return table
+        return next(self.chunks(max(1, len(self))), NO_ROWS).table
+
+    def chunks(self, n: int) -> Iterator[RowChunk]:
+        """Yield copies of `n` rows at a time, and of those that are left. A log without rows has no chunks."""
+        pieces: list[tuple[StepLog, int, int]] = []
+        held = 0
+        for log in self._logs:
+            first = 0
+            while first < len(log):
+                last = min(len(log), first + n - held)
+                pieces.append((log, first, last))
+                held, first = held + last - first, last
+                if held == n:
+                    yield self._gathered(pieces, held)
+                    pieces, held = [], 0
+        if pieces:
+            yield self._gathered(pieces, held)
+
+    def _gathered(self, pieces: list[tuple[StepLog, int, int]], n: int) -> RowChunk:
+        """Return `n` rows from (log, first row, row after the last one)."""
+        table, shares = np.zeros((n, len(COLUMNS))), np.empty((n, self.n_ranks, _N_OWN))
+        at = 0
+        for log, first, last in pieces:
+            here = slice(at, at + last - first)
+            table[here, :_N_STORED] = np.frombuffer(log._values).reshape(-1, _N_STORED)[first:last]
+            if log._encodings:
+                encodings = np.array(log._encodings, dtype=np.float64).reshape(-1, _N_ENCODING)
+                rows = encodings[:, 0].astype(np.int64)
+                some = (rows >= first) & (rows < last)
+                table[at + rows[some] - first, _N_STORED:] = encodings[some, 1:]
+            if self.n_ranks:
+                shares[here] = np.frombuffer(log._shares).reshape(-1, self.n_ranks, _N_OWN)[first:last]
+            at = here.stop
+        return RowChunk(table, shares)
 
     @property
     def emitted(self) -> FloatArray:
@@ -137,14 +192,23 @@ class StepLog:
     @property
     def shares(self) -> FloatArray:
         """Return the share of each rank in the first step of each row. Shape (rows, ranks, 8), columns OWN."""
-        return np.array(self._shares, dtype=np.float64).reshape(len(self), self.n_ranks, _N_OWN)
+        return next(self.chunks(max(1, len(self))), RowChunk(NO_ROWS.table, np.zeros((0, self.n_ranks, _N_OWN)))).shares
 
     def decoding(self, row: int) -> list[BatchShape | None]:
         """Return the decodes of each rank in a row (None: the rank had no decodes)."""
+        log, row = self._place(row)
         first = row * self.n_ranks * _N_OWN
-        shares = np.array(self._shares[first : first + self.n_ranks * _N_OWN]).reshape(self.n_ranks, _N_OWN)
+        shares = np.array(log._shares[first : first + self.n_ranks * _N_OWN]).reshape(self.n_ranks, _N_OWN)
         counts = shares[:, 3:6].astype(np.int64).tolist()
         return [BatchShape(0, 0.0, 0, n, context_sum, most, n) if n else None for n, context_sum, most in counts]
+
+    def _place(self, row: int) -> tuple[StepLog, int]:
+        """Return the log that holds a row, and its index there."""
+        for log in self._logs:
+            if row < len(log):
+                break
+            row -= len(log)
+        return log, row
 
     @property
     def parts(self) -> tuple[StepLog, ...]:
@@ -155,9 +219,9 @@ class StepLog:
         ranks = (with_share(self.table(), shares[:, rank]) for rank in range(self.n_ranks))
         return tuple(StepLog._of(rows[rows[:, OWN].any(axis=1)], no_shares) for rows in ranks)
 
-    @classmethod
-    def _of(cls, table: FloatArray, shares: FloatArray) -> StepLog:
-        log = cls(shares.shape[1])
+    @staticmethod
+    def _of(table: FloatArray, shares: FloatArray) -> StepLog:
+        log = StepLog(shares.shape[1])
         log._values.frombytes(table[:, :_N_STORED].tobytes())
         log._shares.frombytes(shares.tobytes())
         rows = np.flatnonzero(table[:, _N_STORED:].any(axis=1))
@@ -170,23 +234,40 @@ class StepLog:
         keep = (middle_s >= first_s) & (middle_s < last_s)
         return self._of(self.table()[keep], self.shares[keep])
 
-    @classmethod
-    def merged(cls, logs: Iterable[StepLog]) -> StepLog:
+    @staticmethod
+    def merged(logs: Iterable[StepLog]) -> StepLog:
         """Return the concatenated rows of several logs, such as those of several replicas.
 
         The shares of ranks are kept if all logs have the same number of ranks.
         """
-        logs = tuple(logs)
+        logs = tuple(held for log in logs for held in log._logs)
+        return logs[0] if len(logs) == 1 else _JoinedLogs(logs)
+
+
+class _JoinedLogs(StepLog):
+    """Several logs that are read as one; their rows are copied only where they are read."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self, logs: tuple[StepLog, ...]) -> None:
         kinds = {log.n_ranks for log in logs}
-        merged = cls(kinds.pop() if len(kinds) == 1 else 0)
-        for log in logs:
-            for place in range(0, len(log._encodings), _N_ENCODING):
-                row, *counts = log._encodings[place : place + _N_ENCODING]
-                merged._encodings.extend((len(merged) + row, *counts))
-            merged._values.extend(log._values)
-            if merged.n_ranks:
-                merged._shares.extend(log._shares)
-        return merged
+        super().__init__(kinds.pop() if len(kinds) == 1 else 0)
+        self._held = logs
+
+    def add(self, *_: object) -> None:
+        """Refuse a row: it belongs into one of the logs."""
+        raise TypeError("rows are added to single logs")
+
+    def total_since(self, row: int) -> float:
+        """Return the total seconds of the rows from `row` on."""
+        return float(sum(self.total_s[row:].tolist()))
+
+    @property
+    def _logs(self) -> tuple[StepLog, ...]:
+        return self._held
+
+    def __len__(self) -> int:
+        return sum(map(len, self._held))
 
 
 COLUMNS: Final = tuple(name for name, value in vars(StepLog).items() if isinstance(value, _Column))
@@ -197,12 +278,16 @@ _N_STORED: Final = COLUMNS.index("vision_units")
 #: The numbers of a row that encodes items: its index and the columns behind those that every row has.
 _N_ENCODING: Final = 1 + len(COLUMNS) - _N_STORED
 
-_packed = Struct(f"{_N_STORED}d").pack  # takes less than half the time of array.extend with a tuple
+#: Packs the values of one row in the order of the columns that every row has.
+packed_row = Struct(f"{_N_STORED}d").pack  # takes less than half the time of array.extend with a tuple
 
 #: The columns recorded for each rank; all other columns belong to the group.
 OWN: Final = slice(COLUMNS.index("prefill_tokens"), COLUMNS.index("logits") + 1)
 
 _N_OWN: Final = OWN.stop - OWN.start
+
+#: The rows of a log that has none.
+NO_ROWS: Final = RowChunk(np.zeros((0, len(COLUMNS))), np.zeros((0, 0, _N_OWN)))
 
 _packed_ranks = Struct(f"{_N_OWN}d").pack
 

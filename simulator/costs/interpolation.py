@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
+from typing import Final
 
 import numpy as np
 
 from catalogs.arrays import FloatArray, bracket
+
+#: Number of rows that are read at once: what a processor core keeps in its cache.
+BLOCK_ROWS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +32,22 @@ class MultilinearTable:
         """Return the interpolated channels at one coordinate array per axis. Shape (rows, channels)."""
         cells = [bracket(axis, np.asarray(x, dtype=np.float64)) for axis, x in zip(self.axes, coordinates, strict=True)]
         total = np.zeros((len(cells[0][0]), self.values.shape[-1]))
-        for corner in product((0, 1), repeat=len(cells)):
-            weight = np.ones(len(total))
-            for (_, share), side in zip(cells, corner, strict=True):
-                weight = weight * (share if side else 1.0 - share)
-            where = tuple(
-                np.minimum(low + side, len(axis) - 1)
-                for (low, _), side, axis in zip(cells, corner, self.axes, strict=True)
-            )
-            total += weight[:, None] * self.values[where]
+        nodes, sizes = self.values.reshape(-1, self.values.shape[-1]), self.values.shape[:-1]
+        read = np.empty((min(len(total), BLOCK_ROWS), nodes.shape[1]))
+        for first in range(0, len(total), BLOCK_ROWS):
+            rows = slice(first, first + BLOCK_ROWS)
+            sides = [
+                ((low[rows], 1.0 - share[rows]), (np.minimum(low[rows] + 1, size - 1), share[rows]))
+                for (low, share), size in zip(cells, sizes, strict=True)
+            ]
+            for corner in product(*sides):
+                where, weight = corner[0]
+                for (low, share), size in zip(corner[1:], sizes[1:], strict=True):
+                    where, weight = where * size + low, weight * share
+                part = read[: len(where)]
+                np.take(nodes, where, axis=0, out=part, mode="clip")  # no node is outside; other modes copy
+                part *= weight[:, None]
+                total[rows] += part
         return total
 
     def row(self, x: float) -> FloatArray:

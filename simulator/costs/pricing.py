@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -11,6 +11,7 @@ import numpy as np
 from calibration.operators.cost import INTERPOLATED, MEASURED, ROOFLINE, Cost, CostSource
 from calibration.operators.operators import Collective, Elementwise, Gemm, Matmul
 from calibration.operators.roofline import link_bytes, memory_s
+from calibration.power.sustained import at_clock
 from catalogs.arrays import FloatArray
 from catalogs.deployments.parallelism import MOST_MEASURED
 from catalogs.hardware.specs import Hardware
@@ -59,12 +60,7 @@ class Pricer:
                 between the values, so a measured value counts as interpolated.
         """
         total = np.zeros((*shape, N_CHANNELS))
-        for line in lines:
-            if line.name == "kv_write" and self.source.attention_writes_cache:
-                continue  # measured together with attention
-            if line.name == "routing" and self.source.experts_are_chosen:
-                continue  # measured together with the experts
-            cost = self._cost(line)
+        for line, cost in self.costs(lines):
             self.families.setdefault(line.kind, set()).add(line.op.family)
             seconds = np.broadcast_to(cost.seconds, shape) * line.count * line.runs * line.parts
             measured = (np.broadcast_to(cost.origin, shape) == MEASURED) & at_nodes
@@ -75,7 +71,23 @@ class Pricer:
             total[..., INTERPOLATED_S] += seconds * (known & ~measured)
         return total
 
+    def costs(self, lines: Iterable[OperatorCall]) -> Iterator[tuple[OperatorCall, Cost]]:
+        """Yield each call with the cost of one execution, without calls whose time another operator's rows hold."""
+        for line in lines:
+            if line.name == "kv_write" and self.source.attention_writes_cache:
+                continue  # measured together with attention
+            if line.name == "routing" and self.source.experts_are_chosen:
+                continue  # measured together with the experts
+            yield line, self._cost(line)
+
     def _cost(self, line: OperatorCall) -> Cost:
+        cost = self._unclocked(line)
+        if line.clock is None:
+            return cost
+        return at_clock(line.op, cost, line.clock, self.hardware.accelerator)
+
+    def _unclocked(self, line: OperatorCall) -> Cost:
+        """Return the cost of a call at the clock at which its table was timed."""
         op = line.op
         if isinstance(op, (Gemm, Matmul, Elementwise)) and line.overlapped_rows:
             # Up to so many rows, only the bytes that it and the longer kernel read from the same memory take time.

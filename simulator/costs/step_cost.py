@@ -36,7 +36,14 @@ from math import ceil, inf
 
 import numpy as np
 
-from simulator.core.batch import Batch, BatchShape, Encoding, TowerWork
+from simulator.core.batch import (
+    Batch,
+    BatchShape,
+    Encoding,
+    TowerWork,
+    mean_chunk_tokens,
+    mean_prior_tokens,
+)
 from simulator.core.compiled_modules import mypyc_attr
 from simulator.core.step_log import StepLog
 from simulator.core.step_timer import ENDLESS, Segment, no_less, slowest
@@ -55,9 +62,9 @@ class StepCost:
     def __init__(self, tables: StepTables) -> None:
         self.tables = tables
         host = tables.engine.host
-        self._overlaps = tables.engine.async_scheduling
+        self._overlaps = tables.engine.async_scheduling and tables.engine.overlaps_host
         self._host_s, self._host_per_sequence_s = host.step_s, host.step_s_per_sequence
-        self._gap_s = host.step_gap_s
+        self._gap_s = host.step_gap_s + tables.pieces_s
         self._launch_s, self._decode_launch_s = tables.launch_s, tables.decode_launch_s
         self._graphed = graph_limit(tables.resolved)
         self._graphed_prefill = self._graphed if tables.engine.graphs_with_prefill else 0
@@ -66,6 +73,7 @@ class StepCost:
         self._eager_group_tokens = partition.eager_group_tokens
         self._prompt_ranks = partition.prompt_ranks
         self._rank, self._group, self._logits = (tables.seconds(table) for table in ("rank", "group", "logits"))
+        self._grouped = any(self._group)  # whether there are experts
         self._pass_s = float(tables.one_token()[:N_CLASSES].sum())  # each pass beyond the first
         # Decode-only steps by number of decodes; see `_row`
         self._rows: dict[int, tuple[float, list[Cell], float, float]] = {}
@@ -228,11 +236,17 @@ class StepCost:
             mean = shape.decode_context_sum / shape.decodes
             seconds = self._decode_attention_s(cells, mean, shape.decode_context_max)
         if chunks:
-            seconds += self._prefill_attention_s(chunks, shape.chunk_tokens, shape.prior_tokens)
-        seconds += _read(self._rank, tokens) + _read(self._logits, logits)
+            prompts, pairs, n = shape.prefill_tokens, shape.prefill_pairs, shape.prefill_chunks
+            prior = mean_prior_tokens(prompts, pairs, n)
+            seconds += self._prefill_attention_s(chunks, mean_chunk_tokens(prompts, n), prior)
+        rank, read = self._rank, self._logits  # as `_read`, without its calls where the tables reach
+        seconds += (rank[tokens] if tokens < len(rank) else _read(rank, tokens)) + (
+            read[logits] if logits < len(read) else _read(read, logits)
+        )
         if further:
             seconds += further * self._pass_s
-        seconds += self._group_s(tokens, batch_tokens)
+        if self._grouped:
+            seconds += self._group_s(tokens, batch_tokens)
         least = self._launch_s if chunks else self._decode_launch_s
         if seconds < least and tokens > (self._graphed_prefill if chunks else self._graphed):
             return least

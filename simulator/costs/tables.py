@@ -22,6 +22,7 @@ from catalogs.engines.profile import EngineProfile
 from simulator.costs.interpolation import MultilinearTable, spaced
 from simulator.costs.partition import BatchPartition, BatchRows, EncodedPrompts, RankCountArrays
 from simulator.costs.pricing import N_CHANNELS, N_CLASSES, Pricer
+from simulator.costs.prompt_clock import prompt_clock
 from simulator.costs.terms import DecodeTables, OperatorGroup, RankTerms, Term
 from simulator.costs.tower import TowerTables
 from simulator.layers.operator_call import OperatorCall
@@ -75,6 +76,7 @@ class StepTables:
         padded: The tokens that run where 0..len-1 are scheduled. Shape (tokens,).
         launch_s: The minimum seconds of a step with prompts outside CUDA graphs.
         decode_launch_s: The minimum seconds of a step without prompts outside CUDA graphs.
+        pieces_s: The seconds that piecewise CUDA graphs add to every step; 0 where decodes run in whole graphs.
         draft: The tables of proposing drafts; None without a drafter.
         towers: The tables of encoding images, videos and audio; none if no tower runs.
     """
@@ -91,6 +93,7 @@ class StepTables:
     padded: IntArray
     launch_s: float
     decode_launch_s: float
+    pieces_s: float = 0.0
     draft: DraftTables | None = None
     towers: tuple[TowerTables, ...] = ()
 
@@ -121,8 +124,11 @@ class StepTables:
         sizes, dp = captured(resolved), shard.exchange_ranks
         # Launches on a CPU are negligible.
         latent = any(group.mixer is not None and group.mixer.latent for group in shard.model.groups)
-        launch_s = resolved.engine.host.launch_s(latent) if resolved.hardware.accelerator.kind == "gpu" else 0.0
+        unit = resolved.hardware.accelerator
+        launch_s = resolved.engine.launch_s(latent, unit) if unit.kind == "gpu" else 0.0
         launches, decode_launches = (lines.launches, lines.decode_launches) if launch_s else (0, 0)
+        prompts = graph_limit(resolved) if resolved.engine.graphs_with_prefill else 0
+        lines = replace(lines, prompt_clock=prompt_clock(lines, pricer, prompts, top, launch_s * launches))
         return cls(
             resolved,
             pricer,
@@ -135,6 +141,7 @@ class StepTables:
             _padding(sizes, top),
             launch_s * launches,
             launch_s * decode_launches,
+            resolved.engine.host.piece_s * lines.mixers if resolved.engine.graphs_in_pieces else 0.0,
             towers=TowerTables.build_all(resolved, source, pricer),
         )
 

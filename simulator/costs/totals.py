@@ -107,14 +107,12 @@ def priced(tables: StepTables, log: StepLog) -> Iterator[PricedRows]:
     """Yield the priced rows of a log in order, in chunks of at most CHUNK_ROWS."""
     share, mine = 1.0 / tables.resolved.batches_in_flight, 1.0 / tables.resolved.layout.pipeline_parallel
     unit = tables.resolved.hardware.accelerator
-    rows, shares = log.table(), log.shares if log.n_ranks else None
-    for first in range(0, len(rows), CHUNK_ROWS):
-        here = slice(first, first + CHUNK_ROWS)
-        steps, total_s = rows[here, _STEPS], rows[here, _TOTAL_S]
-        if shares is None:
-            device, lags = step_channels(tables, BatchRows.of_log(rows[here])), np.zeros(len(steps))
+    for rows, shares in log.chunks(CHUNK_ROWS):
+        steps, total_s = rows[:, _STEPS], rows[:, _TOTAL_S]
+        if not log.n_ranks:
+            device, lags = step_channels(tables, BatchRows.of_log(rows)), np.zeros(len(steps))
         else:
-            device, lags, _ = ranked_channels(tables, BatchRows.of_ranks(rows[here], shares[here]))
+            device, lags, _ = ranked_channels(tables, BatchRows.of_ranks(rows, shares))
         device *= steps[:, None]
         lags *= steps
         waits = np.maximum(total_s - device[:, :N_CLASSES].sum(axis=1), 0.0)

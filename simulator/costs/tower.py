@@ -65,7 +65,8 @@ class TowerTables:
         own = np.concatenate([np.zeros((1, N_CHANNELS)), pricer.price(calls.patches(nodes), nodes.shape)])
         none = np.zeros((1, len(each), N_CHANNELS))
         full = np.concatenate([none, pricer.price(calls.attention(n, s), n.shape)])
-        host_s = resolved.engine.host.kernel_launch_s if resolved.hardware.accelerator.kind == "gpu" else 0.0
+        unit = resolved.hardware.accelerator
+        host_s = resolved.engine.launch_s(False, unit) if unit.kind == "gpu" else 0.0
         zero = np.zeros(1)
         return cls(
             calls,

@@ -26,6 +26,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from calibration.accuracy.regime import Regime
 from calibration.accuracy.stated_error import METRICS, StatedError, load_file, waiting_share
 from catalogs.arrays import FloatArray
 from catalogs.deployments.schema import Deployment
@@ -283,7 +284,8 @@ def _simulated(compiled: CompiledDeployment, level: MeasuredLevel) -> tuple[dict
         raise InputError("requests of the endpoint do not fit", int((~run.completed).sum()))
     share = waiting_share(run.ttft_s, run.queue_s, np.mean)
     error = pool_uses(run)[0].totals.expected_error
-    stated = StatedError.of(compiled.resolved.engine.name, error, share)
+    regime = Regime.of(compiled.resolved.model, compiled.resolved.hardware.accelerator)
+    stated = StatedError.of(compiled.resolved.engine.name, error, regime, share)
     return {"ttft": float(np.mean(run.ttft_s)), "tpot": float(np.nanmean(run.tpot_s))}, stated
 
 
@@ -297,7 +299,7 @@ def log_error(stated: StatedError, metric: str) -> tuple[float, float]:
         return float(middle), max(float(high - low) / 2, 1e-3)
     assert metric in METRICS
     engines = {group.engine for group in load_file().groups if group.metric == metric}
-    known = [StatedError.of(engine, stated.operator_error, stated.waiting_share) for engine in engines]
+    known = [StatedError.of(engine, stated.operator_error, stated.regime, stated.waiting_share) for engine in engines]
     return 0.0, max((log_error(other, metric)[1] for other in known), default=1.0)
 
 
@@ -315,6 +317,28 @@ def error_covariance(metrics: Sequence[str], sigmas: FloatArray, noise: FloatArr
     return np.asarray(np.outer(sigmas, sigmas) * correlation + np.diag(noise**2))
 
 
+def chi_square_exceeded(value: float, degrees: int) -> float:
+    """Return the probability that a sum of `degrees` squared standard normal values exceeds `value`.
+
+    The closed form for whole degrees of freedom is equations 26.4.4 and 26.4.5 of Abramowitz and Stegun, *Handbook of
+    Mathematical Functions* (1964).
+
+    Raises:
+        ValueError: There is not at least one degree of freedom, or the value is negative.
+    """
+    if degrees < 1 or value < 0.0:
+        raise ValueError(f"no chi-square distribution has {degrees} degrees of freedom and a value of {value}")
+    half = value / 2.0
+    if degrees % 2:
+        total, term, first = math.erfc(math.sqrt(half)), math.exp(-half) * 2.0 * math.sqrt(half / math.pi), 1.5
+    else:
+        total, term, first = 0.0, math.exp(-half), 1.0
+    for i in range(degrees // 2):
+        total += term
+        term *= half / (first + i)
+    return total
+
+
 def _weighted(found: Identification, able: Mapping[tuple[str, str], int]) -> Identification:
     """Return an identification with the probabilities of its candidates, in their order.
 
@@ -322,8 +346,6 @@ def _weighted(found: Identification, able: Mapping[tuple[str, str], int]) -> Ide
         found: The identification.
         able: How many candidates of each hardware and engine can serve the model, also those that are not ranked.
     """
-    from scipy.stats import chi2
-
     if not found.ranked:
         return found
     engines = Counter(hardware for hardware, _ in able)
@@ -346,5 +368,5 @@ def _weighted(found: Identification, able: Mapping[tuple[str, str], int]) -> Ide
     ordered = dict(sorted(hardware.items(), key=lambda item: -sum(item[1].values())))
     nearest = min(r.deviation for r in ranked)
     return replace(
-        found, ranked=tuple(ranked), hardware=ordered, agreement=float(chi2.sf(nearest, len(found.observed)))
+        found, ranked=tuple(ranked), hardware=ordered, agreement=chi_square_exceeded(nearest, len(found.observed))
     )

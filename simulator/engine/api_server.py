@@ -71,6 +71,15 @@ class TokenStream:
         self.left_s = 0.0  # when the most recent tokens of the engine leave the server
         self._free_s = 0.0  # when the loops have finished all work so far, including that of ended requests
 
+    @property
+    def times_s(self) -> tuple[float, float, float]:
+        """Return the seconds of the loops for each step, each token, and each request in addition to its tokens."""
+        return self._step_s, self._token_s, self._request_s
+
+    def restore(self, left_s: float, free_s: float) -> None:
+        """Take over the times at which the last tokens have left and the loops are free (engine/fast_path.py)."""
+        self.left_s, self._free_s = left_s, free_s
+
     def stream(self, first_end_s: float, last_end_s: float, steps: int, tokens: int) -> float:
         """Stream the output of several steps and return when the last of it has left, in seconds.
 

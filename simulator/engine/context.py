@@ -57,6 +57,19 @@ class ReplicaHandle(ReplicaState, Protocol):
         """Raise RuntimeError if steps continue without producing output."""
 
 
+class SharedLinks(Protocol):
+    """The links that the collectives of steps share with transfers (simulator/cluster/shared_links.py)."""
+
+    def meets(self, replica: int) -> bool:
+        """Return whether transfers use the links of a replica, or have delayed it since its last step began."""
+
+    def delay_s(self, replica: int, batch: Batch, step_s: float) -> float:
+        """Return the seconds by which transfers delay a replica that `meets`, when a step of step_s seconds begins."""
+
+    def idle(self, replica: int) -> None:
+        """Note that a replica runs no step from now on."""
+
+
 #: Checks the invariants of a batch that one of a replica's schedulers has scheduled.
 Check: TypeAlias = Callable[[ReplicaHandle, Scheduler, Batch], None]
 
@@ -75,4 +88,5 @@ class EngineContext:
     fast_forward: bool = True
     check: Check | None = None  # called after every schedule
     event_log: EventLog | None = None
+    shared_links: SharedLinks | None = None  # None: no collective of the pool's steps uses the links of transfers
     kv_pool: OffloadTierPair | None = None  # host and disk tiers that replicas share; None: each has its own, if any

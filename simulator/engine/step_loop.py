@@ -15,11 +15,12 @@ A replica has one loop, or one for each stage of a pipeline; these loops take tu
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from math import inf
 from typing import TYPE_CHECKING
 
 from simulator.core.batch import Batch
-from simulator.core.clock import STEP, WAKE, Callback
+from simulator.core.clock import STEP, WAKE, Callback, TimedEvent
 from simulator.core.request import Request
 from simulator.core.step_log import StepLog
 from simulator.core.step_timer import elapsed_s, encoding_s, output_s, segment_of, step_at
@@ -65,6 +66,7 @@ class StepLoop:
         # The features in use are determined here once, so that unused features cost nothing in each step.
         self._timed = context.rules.queueing.max_delay_s > 0.0
         self._event_log, self._check = context.event_log, context.check
+        self._shared_links = context.shared_links
         rules = context.rules
         self._noted = self._timed or self._event_log is not None or bool(rules.offload or rules.encoder_limits)
 
@@ -77,6 +79,11 @@ class StepLoop:
     def running_s(self) -> float:
         """Return the seconds that the current batch has been on the device."""
         return 0.0 if self.current is None else self._clock.now - self._start_s
+
+    @property
+    def current_step_s(self) -> float:
+        """Return the duration of the step on the device, in seconds; 0 if none is."""
+        return 0.0 if self.current is None else self._first_s + self._slope_s * (self._steps_until(self._clock.now) - 1)
 
     @property
     def blocks_ahead(self) -> int:
@@ -122,6 +129,8 @@ class StepLoop:
     def discard(self) -> None:
         """Discard the batch on the device and ignore its pending event."""
         self._event = self.current = None
+        if self._shared_links is not None:
+            self._shared_links.idle(self._replica.index)
 
     def stop(self, horizon_s: float) -> None:
         """Stop at the horizon: log the finished steps and record the counts of unfinished requests."""
@@ -154,6 +163,8 @@ class StepLoop:
             else:
                 self._event = None
                 self._replica.check_progress()
+            if self._shared_links is not None:
+                self._shared_links.idle(self._replica.index)
             return
         if self._stages > 1:
             timer = self.timer
@@ -170,6 +181,26 @@ class StepLoop:
             self._begin(batch, now)
         if self._stages > 1:
             self._replica.wake_idle()
+
+    def restore(
+        self,
+        late_s: float,
+        rounds: int,
+        serial: int,
+        due: list[tuple[int, int, Request]],
+        ending: Iterable[Request],
+    ) -> None:
+        """Take over what `fast_path.py` has kept: the delay of the last token and CompletionRounds (see there)."""
+        self._late_s = late_s
+        self._last_tokens.restore(rounds, serial, due, ending)
+
+    def resume(self, batch: Batch | None, now: float) -> None:
+        """Continue a run of `fast_path.py` at the start of a step: that of `batch`, or of one still to be scheduled."""
+        self._event = TimedEvent(self._clock, self._on_end, None)  # begins now
+        if batch is None:
+            self._start_next(now)
+        else:
+            self._begin(batch, now)
 
     def _begin(self, batch: Batch, now: float) -> None:
         """Run `batch` on the device and schedule ahead."""
@@ -194,14 +225,23 @@ class StepLoop:
             )
             if batch.passes > 1:  # a further pass costs the same at every context
                 first_s = self.timer.cycle_s(batch)
+        # While transfers use its links, what they delay is known step by step.
+        delayed = self._shared_links is not None and self._shared_links.meets(self._replica.index)
         if moves is not None and moves.blocks:
             slope_s = 0.0
-        elif most > 1 and self._fast_forward and not (batch.finishing or (batch.prefilled and batch.opens)):
+        elif (
+            most > 1
+            and not delayed
+            and self._fast_forward
+            and not (batch.finishing or (batch.prefilled and batch.opens))
+        ):
             steps += self._quiet_steps(batch, most - 1)
         if moves is not None:
             first_s += self._context.rules.moving_s(batch)
             if moves.encoding is not None:
                 first_s += encoding_s(self.timer, moves.encoding)
+        if delayed and self._shared_links is not None:
+            first_s += self._shared_links.delay_s(self._replica.index, batch, first_s)
         if not first_s > 0.0:
             raise RuntimeError(f"a step must take time: {batch} takes {first_s} s")
         self._first_s, self._slope_s, self._steps = first_s, slope_s, steps

@@ -38,6 +38,8 @@ SCAN_KERNELS: Final = 18
 
 MLA_KERNELS: Final = 12
 
+GATE_KERNELS: Final = 4  # of an output gate: copies of the queries and of the gate, the sigmoid and the product
+
 NORM_SQUARES_BYTES: Final = 8  # of a token: one sum of squares in fp32 for its queries and one for its keys
 
 MLA_QUANTISE_KERNELS: Final = 5
@@ -176,7 +178,8 @@ class ShardedAttention(ShardedMixer):
         if a.qk_norm:
             calls.append(elementwise_call("qk_norm", count, "norm", tokens, 2 * (q + k) * ACT))
         if a.output_gate:
-            calls.append(elementwise_call("output_gate", count, "activation", tokens, 3 * q * ACT))
+            gated = elementwise_call("output_gate", count, "activation", tokens, 3 * q * ACT)
+            calls.append(replace(gated, kernels=GATE_KERNELS))
         return calls
 
     def decode_calls(self, sequences: FloatArray, mean: FloatArray, longest: FloatArray, joins: JoinsDecodes) -> Calls:
@@ -383,21 +386,28 @@ class ShardedLinearAttention(ShardedMixer):
     def projection_calls(self, tokens: Num) -> list[OperatorCall]:
         """Return the input projections, short convolution, gated norm and output projection.
 
-        The input projections give q, k, v, the gate, and the scalars per value head: in one product, or in one for q, k
-        and v, one for the gate, and one in 16 bit for each kind of scalar (`splits_scan_inputs`).
+        The input projections give q, k, v, the gate, and the scalars per value head: in Mamba-2 in one product; in a
+        gated delta rule in one for q, k, v and the gate and one in 16 bit for the scalars, on a second stream of
+        captured steps, or one after the other for q, k and v, the gate, and each kind of scalar (`splits_scan_inputs`).
         """
-        a, count, hidden = self.part, self.count, self.shard.model.hidden_size
-        dtype = self.shard.dtype("linear_attention")
-        value, conv = -(-a.value_size // self.shard.tp), -(-a.conv_size // self.shard.tp)
-        inputs = [("in_proj", -(-a.input_size // self.shard.tp), dtype)]
-        if self.shard.splits_scan_inputs and a.n_head_gates > 1:
-            scalars = ("in_proj_head_gates", -(-a.n_value_heads // self.shard.tp), self.shard.plain_dtype)
-            inputs = [("in_proj", conv, dtype), ("in_proj_gate", value, dtype), *[scalars] * a.n_head_gates]
+        a, count, shard = self.part, self.count, self.shard
+        hidden, dtype = shard.model.hidden_size, shard.dtype("linear_attention")
+        value, conv = -(-a.value_size // shard.tp), -(-a.conv_size // shard.tp)
+        scalars, plain = a.n_head_gates * -(-a.n_value_heads // shard.tp), shard.plain_dtype
+        inputs = [("in_proj", -(-a.input_size // shard.tp), dtype)]
+        if a.n_head_gates > 1 and shard.splits_scan_inputs:
+            each = ("in_proj_head_gates", scalars // a.n_head_gates, plain)
+            inputs = [("in_proj", conv, dtype), ("in_proj_gate", value, dtype), *[each] * a.n_head_gates]
+        elif a.n_head_gates > 1:
+            inputs = [("in_proj", conv + value, dtype), ("in_proj_head_gates", scalars, plain)]
+        products = [gemm_call(name, count, shard.product(tokens, n, hidden, kind)) for name, n, kind in inputs]
+        if len(products) == 2:
+            products[1] = replace(products[1], overlapped_rows=shard.shared_overlap_tokens)
         return [
-            *[gemm_call(name, count, self.shard.product(tokens, n, hidden, kind)) for name, n, kind in inputs],
+            *products,
             elementwise_call("conv", count, "activation", tokens, 2 * conv * ACT),
             elementwise_call("gated_norm", count, "norm", tokens, 3 * value * ACT),
-            gemm_call("out_proj", count, self.shard.product(tokens, hidden, value, dtype)),
+            gemm_call("out_proj", count, shard.product(tokens, hidden, value, dtype)),
         ]
 
     def decode_calls(self, sequences: FloatArray, mean: FloatArray, longest: FloatArray, joins: JoinsDecodes) -> Calls:

@@ -34,6 +34,8 @@ EXPERT_KERNELS: Final = 6
 
 EXPERT_QUANTISE_KERNELS: Final = 2
 
+SCALE_KERNELS: Final = 2  # of the gate of a shared expert: the sigmoid and the product with its output
+
 
 @dataclass(frozen=True, slots=True)
 class ShardedFeedForward(ABC):
@@ -107,6 +109,11 @@ class ShardedMoe(ShardedFeedForward):
         slices = 1 if self.shard.layout.expert_parallel else self.shard.expert_group
         return -(-self.part.expert_intermediate_size * self.part.matrices // (3 * slices))
 
+    @property
+    def _at_once(self) -> bool:
+        """Return whether one operator chooses the experts and launches all their kernels."""
+        return self.shard.launches_experts_at_once and not self.shard.sends_to_experts
+
     def block_calls(self, tokens: Num) -> list[OperatorCall]:
         """Return the router, the shared experts and the projections to and from a narrower latent space.
 
@@ -115,11 +122,15 @@ class ShardedMoe(ShardedFeedForward):
         The launches and small grids of shared experts then take no time, but reading their weights still does.
         """
         moe, count, hidden, dtype = self.part, self.count, self._hidden, self.shard.dtype("shared_experts")
+        most = self.shard.shared_overlap_tokens
         scores = moe.n_experts * (ACT + 4) + moe.experts_per_token * 8  # 16-bit logits, fp32 scores, ids and weights
         router = "fp32" if moe.fp32_router else self.shard.plain_dtype
         calls = [
             gemm_call("router", count, self.shard.product(tokens, moe.n_experts, hidden, router)),
-            elementwise_call("routing", count, "routing", tokens, scores),
+            replace(
+                elementwise_call("routing", count, "routing", tokens, scores),
+                kernels=0 if self._at_once else 1,
+            ),
         ]
         if moe.fp32_router and self.shard.plain_dtype != "fp32":
             calls.append(elementwise_call("router_input", count, "activation", tokens, hidden * (ACT + 4)))
@@ -129,9 +140,14 @@ class ShardedMoe(ShardedFeedForward):
             calls.append(gemm_call("latent_out", count, self.shard.product(tokens, hidden, latent, dtype)))
         if moe.shared_intermediate_size:
             calls.append(elementwise_call("add_shared", count, "activation", tokens, 3 * hidden * ACT))
-            block, most = Mlp(moe.shared_intermediate_size, moe.gated), self.shard.shared_overlap_tokens
+            block = Mlp(moe.shared_intermediate_size, moe.gated)
             shared = _mlp_calls(self.shard, "shared_experts", count, block, tokens)
             calls += [replace(call, name=f"shared_{call.name}", overlapped_rows=most) for call in shared]
+        if moe.shared_gate:
+            gate = self.shard.product(tokens, 1, hidden, self.shard.plain_dtype)
+            scale = elementwise_call("scale_shared", count, "activation", tokens, 2 * hidden * ACT)
+            calls.append(replace(gemm_call("shared_gate", count, gate), overlapped_rows=most))
+            calls.append(replace(scale, kernels=SCALE_KERNELS, overlapped_rows=most))
         return calls
 
     def closing_calls(self, tokens: Num, graph: bool) -> list[OperatorCall]:
@@ -165,6 +181,8 @@ class ShardedMoe(ShardedFeedForward):
         block = shard.expert_block_rows if self._padded(dtype, hidden) else 0
         op = GroupedGemm(tokens, *sizes, dtype, balanced=copies > 0, block_rows=block, skew=m.routing_skew)
         kernels = EXPERT_KERNELS + EXPERT_QUANTISE_KERNELS * (dtype in QUANTISED)
+        if self._at_once:
+            kernels = 1 + (dtype in QUANTISED)
         calls = [OperatorCall("experts", "moe", self.count, op, kernels=kernels)]
         if shard.sends_to_experts:
             return calls + self._exchange_calls(tokens, hidden, graph)

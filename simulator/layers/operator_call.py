@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
+import numpy as np
+
 from calibration.operators.operators import Collective, Elementwise, Gemm, Matmul, Num, Operator
 from calibration.operators.roofline import ACTIVATION_BYTES as ACT
 from catalogs.arrays import BoolArray, FloatArray
@@ -40,9 +42,34 @@ class OperatorCall:
     #: Equal parts of the step, each of which runs it; broadcasts to the shape of the counts.
     parts: FloatArray | float = 1.0
     behind: tuple[OperatorCall, ...] = ()  # kernels of the other half of the step, behind which this exchange is hidden
+    #: Share of the highest clock at which it runs, broadcasts to the shape of the counts; None: as in the tables.
+    clock: FloatArray | None = None
 
 
 Calls: TypeAlias = Iterator[OperatorCall]
+
+#: Operator classes that the clock of the multiprocessors determines. Memory and links have clocks of their own.
+CLOCKED: Final = frozenset({"gemm", "attention_prefill", "moe"})
+
+
+@dataclass(frozen=True, slots=True)
+class PromptClock:
+    """Clocks of steps with prompts at ascending numbers of tokens on a rank, as shares of the highest.
+
+    Shape of both: (nodes,).
+    """
+
+    tokens: FloatArray
+    share: FloatArray
+
+    def at(self, tokens: Num) -> FloatArray:
+        """Return the share of the highest clock in a step of so many tokens, on straight lines between the nodes."""
+        return np.asarray(np.interp(np.asarray(tokens, dtype=np.float64), self.tokens, self.share))
+
+    def slowed(self, calls: Iterable[OperatorCall], tokens: Num) -> list[OperatorCall]:
+        """Return the calls of a step of so many tokens with the clock at which they run."""
+        clock = self.at(tokens)
+        return [replace(call, clock=clock) if call.kind in CLOCKED else call for call in calls]
 
 
 def calls_of(layers: LayerGroup, calls: Iterable[OperatorCall]) -> Calls:

@@ -89,7 +89,9 @@ INPUTS: Final[Mapping[str, tuple[str, ...]]] = {
     "shared_up_proj": ("post_norm",),
     "shared_activation": ("shared_gate_up_proj", "shared_up_proj"),
     "shared_down_proj": ("shared_activation",),
-    "add_shared": ("latent_out", "shared_down_proj"),
+    "shared_gate": ("post_norm",),
+    "scale_shared": ("shared_down_proj", "shared_gate"),
+    "add_shared": ("latent_out", "scale_shared"),
     "ffn_all_gather": ("add_shared",),
     "ffn_all_reduce": ("add_shared", "down_proj"),
     # after the layers

@@ -38,7 +38,15 @@ from simulator.core.batch import BatchShape
 from simulator.layers.attention import JoinsDecodes, ShardedMixer, sharded_mixer
 from simulator.layers.encoder import cross_decode_calls, cross_prefill_calls, cross_token_calls, encoder_calls
 from simulator.layers.feed_forward import sharded_feed_forward
-from simulator.layers.operator_call import Calls, OperatorCall, all_reduce_calls, calls_of, elementwise_call, gemm_call
+from simulator.layers.operator_call import (
+    Calls,
+    OperatorCall,
+    PromptClock,
+    all_reduce_calls,
+    calls_of,
+    elementwise_call,
+    gemm_call,
+)
 from simulator.layers.shard import Shard
 
 _AFTER_ALL_REDUCE = frozenset({"input_norm", "post_norm", "final_norm"})
@@ -97,17 +105,24 @@ class StepCalls:
             its output).
         joins_decodes: Returns, by head size and KV data type, whether decodes in a step with prompts run in the kernel
             of the prompts.
+        prompt_clock: The clock of steps with prompts outside CUDA graphs; None: the highest.
     """
 
     shard: Shard
     fused_rows: int = 0
     joins_decodes: JoinsDecodes = never_joins
     fuses_quantisation: bool = False
+    prompt_clock: PromptClock | None = None
 
     @property
     def launches(self) -> int:
         """Return the kernels of one eager step with prefill on one rank."""
         return step_launches(self.shard) * (2 if self.shard.layout.two_batch_overlap else 1)
+
+    @property
+    def mixers(self) -> int:
+        """Return the layers with attention, a scan or a convolution, at which piecewise CUDA graphs are cut."""
+        return sum(group.count for group in self.shard.model.groups if group.mixer is not None)
 
     @property
     def decode_launches(self) -> int:
@@ -136,9 +151,15 @@ class StepCalls:
         followed by a separate norm.
         """
         if not self.shard.layout.two_batch_overlap:
-            return self._rank(tokens, graph)
+            return self._slowed(self._rank(tokens, graph), tokens, graph)
         parts = self._parts(tokens)
-        return [replace(call, parts=parts) for call in self._rank(tokens / parts, graph)]
+        return self._slowed([replace(call, parts=parts) for call in self._rank(tokens / parts, graph)], tokens, graph)
+
+    def _slowed(self, calls: list[OperatorCall], tokens: Num, graph: bool) -> list[OperatorCall]:
+        """Return calls of a step of so many tokens on a rank at the clock of its prompts."""
+        if graph or self.prompt_clock is None:
+            return calls
+        return self.prompt_clock.slowed(calls, tokens)
 
     def _rank(self, tokens: Num, graph: bool) -> list[OperatorCall]:
         shard, hidden = self.shard, self.shard.model.hidden_size
@@ -185,7 +206,7 @@ class StepCalls:
                 kernels = (*dense, *(call for call in calls if call.routing is None))
                 calls = [replace(c, parts=parts, behind=kernels if c.routing is not None else ()) for c in calls]
             found += calls
-        return found
+        return self._slowed(found, tokens / self.shard.exchange_ranks, graph)
 
     def logits(self, sequences: Num) -> list[OperatorCall]:
         """Return the output projection and sampling of the sequences that get a token in this step."""
@@ -244,7 +265,9 @@ class StepCalls:
             lambda mixer: mixer.prefill_calls(c, *own),
             lambda group: cross_prefill_calls(self.shard, group, c, q),
         )
-        return [*calls, *encoder_calls(self.shard, c + 0.0 * q + 0.0 * x, q)] if model.is_encoder_decoder else calls
+        if model.is_encoder_decoder:
+            calls += encoder_calls(self.shard, c + 0.0 * q + 0.0 * x, q)
+        return self._slowed(calls, c * q + 0.0 * x, graph=False)
 
     def _attention(
         self, own: Callable[[ShardedMixer], Calls], crossed: Callable[[LayerGroup], Calls]
@@ -265,6 +288,11 @@ class NoCalls(StepCalls):
     @property
     def launches(self) -> int:
         """Return 0: no kernel is launched besides those of the towers."""
+        return 0
+
+    @property
+    def mixers(self) -> int:
+        """Return 0: no layer of the language model runs."""
         return 0
 
     def rank(self, tokens: Num, graph: bool = True) -> list[OperatorCall]:  # noqa: ARG002
@@ -318,7 +346,8 @@ def step_launches(shard: Shard, encodes: bool = True) -> int:
     layer and takes as long as the slower of host and device.
 
     The counts (`OperatorCall.kernels`) follow the sources of the engines. A quantised product has a kernel that
-    quantises its input. Experts sort and align tokens, multiply twice with an activation between, and add up.
+    quantises its input. Experts sort and align tokens, multiply twice with an activation between, and add up; where one
+    operator does all of this (`launches_experts_at_once`), it counts once, because no Python runs between its kernels.
     Multi-head latent attention is five products, two norms, rotation, two copies, a cache write and the attention
     itself. A gated delta rule's scan has 18 kernels: the gates' small product, a flag, the convolution and the copy
     before it, three contiguous copies, gates, two norms, then cumulated decays, products of the keys, a triangular

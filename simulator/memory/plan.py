@@ -322,6 +322,8 @@ def cache_bytes(shards: Sequence[Shard], tokens: float) -> float:
 
 def _longest(shards: Sequence[Shard], kv_bytes: float, limits: Limits) -> int:
     """Return the longest sequence that fits alone, at most max_model_len, in whole blocks."""
+    if cache_bytes(shards, -(-limits.max_model_len // limits.block_size) * limits.block_size) <= kv_bytes:
+        return limits.max_model_len
     blocks = range(1, 1 + -(-limits.max_model_len // limits.block_size))
     most = bisect_right(blocks, kv_bytes, key=lambda n: cache_bytes(shards, n * limits.block_size))
     return min(most * limits.block_size, limits.max_model_len)

@@ -151,20 +151,47 @@ class Network:
         each rank that holds one. Routing is assumed to be balanced: neither group-limited routing nor overloaded
         experts are modelled.
         """
-        node, span, k = self.hardware.node, self.span(op.ranks), routing.experts_per_token
         (sent_bytes,) = broadcast(op.message_bytes)
         pieces: FloatArray | float = 1.0
         if routing.low_latency:
-            across = k * (1 - span.inside / span.ranks)
-            within = k * (span.inside - 1) / span.ranks
             pieces = np.ceil(np.maximum(sent_bytes / (PIECE_TOKENS * routing.bytes_per_token), 1.0))
-        else:
-            across = _distinct(span.nodes, k) * (1 - 1 / span.nodes)
-            within = _distinct(span.ranks, k) * (1 - 1 / span.inside)
         card, peer = LOW_LATENCY_RATES if routing.low_latency else NORMAL_RATES
-        wire_s = sent_bytes * across / (card * node.network_bytes_per_s)
-        link_s = sent_bytes * within / (peer * self.link_bytes_per_s(span))
-        return pieces * (EXCHANGE_US * 1e-6) + np.maximum(wire_s, link_s)
+        wire_s, link_s = (self._exchange_wire_s(op, routing, between) for between in (True, False))
+        return pieces * (EXCHANGE_US * 1e-6) + np.maximum(wire_s / card, link_s / peer)
+
+    def _exchange_wire_s(self, op: Collective, routing: ExpertRouting, between_nodes: bool) -> FloatArray:
+        """Return the seconds at the nominal rate for which an exchange occupies a card, or the link inside a node."""
+        span, k = self.span(op.ranks), routing.experts_per_token
+        (sent_bytes,) = broadcast(op.message_bytes)
+        if between_nodes:
+            copies = k * (1 - span.inside / span.ranks)
+            if not routing.low_latency:
+                copies = _distinct(span.nodes, k) * (1 - 1 / span.nodes)
+            return sent_bytes * copies / self.hardware.node.network_bytes_per_s
+        copies = k * (span.inside - 1) / span.ranks
+        if not routing.low_latency:
+            copies = _distinct(span.ranks, k) * (1 - 1 / span.inside)
+        return sent_bytes * copies / self.link_bytes_per_s(span)
+
+    def occupied_s(self, op: Collective, stride: int, routing: ExpertRouting | None, between_nodes: bool) -> FloatArray:
+        """Return for how many seconds the bytes of a collective occupy a link of each rank, at the link's nominal rate.
+
+        The result has the shape of the message sizes. A ring enters a node through as many cards as it has ranks there.
+        Sends between pipeline stages count nothing.
+
+        Args:
+            op: The collective.
+            stride: The distance between neighbouring ranks, in accelerators.
+            routing: The routing of an exchange with experts; None for other collectives.
+            between_nodes: Whether the link is the network card of each rank, or the link inside the node.
+        """
+        if routing is not None:
+            return self._exchange_wire_s(op, routing, between_nodes)
+        span, size = self.span(op.ranks, stride), link_bytes(op)
+        if op.kind == "send_recv" or (span.nodes if between_nodes else span.inside) == 1:
+            return np.zeros_like(size)
+        cards = span.inside * self.hardware.node.network_bytes_per_s
+        return size / (cards if between_nodes else self.link_bytes_per_s(span))
 
     def _bus_bytes_per_s(self, span: CollectiveSpan) -> float:
         link, cards = self.link_bytes_per_s(span), span.inside * self.hardware.node.network_bytes_per_s * NETWORK_RATE

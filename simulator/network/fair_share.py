@@ -41,6 +41,7 @@ class SharedTransfer:
         loads: Seconds that the whole transfer occupies each link that it crosses.
         latency_s: Seconds from the last byte sent to the call of `arrive`.
         arrive: Called when the transfer has arrived.
+        on_begin: Called when the transfer begins, before it is accounted for.
         sent: Fraction that was sent before the transfer began.
         end_s: When the last byte is sent, in seconds; inf while that is unknown.
         stream: The stream it belongs to; None before it begins and after it ends.
@@ -48,12 +49,17 @@ class SharedTransfer:
         follower: The transfer that begins when this one ends.
     """
 
-    __slots__ = ("arrive", "end_s", "event", "follower", "latency_s", "loads", "sent", "size", "stream")
+    __slots__ = ("arrive", "end_s", "event", "follower", "latency_s", "loads", "on_begin", "sent", "size", "stream")
 
     def __init__(
-        self, size: float, loads: Mapping[Hashable, float], latency_s: float, arrive: Callable[[], object]
+        self,
+        size: float,
+        loads: Mapping[Hashable, float],
+        latency_s: float,
+        arrive: Callable[[], object],
+        on_begin: Callable[[], object] | None = None,
     ) -> None:
-        self.size, self.latency_s, self.arrive = size, latency_s, arrive
+        self.size, self.latency_s, self.arrive, self.on_begin = size, latency_s, arrive, on_begin
         self.loads = {link: seconds for link, seconds in loads.items() if seconds > 0.0}
         self.sent = 0.0
         self.end_s = inf
@@ -114,6 +120,18 @@ def fair_rates(streams: Collection[TransferStream], slower: Mapping[Hashable, fl
     return found
 
 
+class LinkUse(NamedTuple):
+    """The use of a link by transfers.
+
+    Attributes:
+        carried_s: For how many seconds, at its nominal rate, they have occupied it since the use was first asked for.
+        is_used: Whether one uses it now.
+    """
+
+    carried_s: float
+    is_used: bool
+
+
 class FairShareNetwork:
     """The transfers in flight over the links of one run."""
 
@@ -130,11 +148,14 @@ class FairShareNetwork:
         self._on: dict[Hashable, dict[TransferStream, None]] = {}  # streams with members, by link
         self._slower: dict[Hashable, float] = {}
         self._past = LinkPast() if remembers else None
+        self._carried_s: dict[Hashable, float] = {}  # by counted link, seconds for which transfers have occupied it
         self._n = 0  # number of transfers begun so far
 
     def begin(self, flow: SharedTransfer, pieces: TransferPieces | None = None) -> None:
         """Begin a transfer now; its pieces were sent earlier, as they became ready and the links had capacity."""
         now = self._clock.now
+        if flow.on_begin is not None:
+            flow.on_begin()
         self._settle(flow.loads)
         seconds = {link: load * self._slower.get(link, 1.0) for link, load in flow.loads.items()}
         wire_s = max(seconds.values(), default=0.0)
@@ -144,6 +165,8 @@ class FairShareNetwork:
             return
         if pieces is not None and pieces.n > 1:
             end_s = self._catch_up(flow, seconds, pieces)
+            for link in self._carried_s.keys() & flow.loads.keys():
+                self._carried_s[link] += flow.sent * flow.loads[link]
         meets = any(self._on.get(link) for link in flow.loads)
         stream = self._enter(flow)
         if meets:
@@ -195,7 +218,17 @@ class FairShareNetwork:
         for stream in streams:
             self._account(stream, self._clock.now)
         self._slower.update(dict.fromkeys(links, factor))
-        self._share(streams)
+        if streams:
+            self._share(streams)
+
+    def use_of(self, link: Hashable) -> LinkUse:
+        """Return the use of a link by transfers until now."""
+        streams = self._on.get(link)
+        if streams:
+            self._settle((link,))
+            for stream in streams:
+                self._account(stream, self._clock.now)
+        return LinkUse(self._carried_s.setdefault(link, 0.0), bool(streams))
 
     # ---- ends
 
@@ -294,6 +327,8 @@ class FairShareNetwork:
         past_s = until_s - stream.since_s
         if past_s > 0.0 and stream.members:
             stream.passed += stream.rate * past_s
+            for link in self._carried_s.keys() & stream.costs.keys():
+                self._carried_s[link] += len(stream.members) * stream.rate * stream.costs[link] * past_s
             if self._past is not None:
                 for link, cost in stream.costs.items():
                     share = len(stream.members) * stream.rate * cost * self._slower.get(link, 1.0)

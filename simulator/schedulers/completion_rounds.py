@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from heapq import heappop, heappush
+from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from simulator.core.compiled_modules import mypyc_attr
@@ -58,6 +58,20 @@ class CompletionRounds:
             if self._live.get(request) == serial:
                 yield request
         self.due_round = heap[0][0] if heap else NEVER
+
+    def restore(self, rounds: int, serial: int, due: list[tuple[int, int, Request]], ending: Iterable[Request]) -> None:
+        """Take over the decoding requests from `simulator/engine/fast_path.py`.
+
+        Args:
+            rounds: Scheduled rounds.
+            serial: A number above all serials.
+            due: The decoding requests as (round of the last token, serial, request).
+            ending: Requests whose last token is in flight.
+        """
+        self.rounds, self._serial, self._heap = rounds, serial, due
+        heapify(due)
+        self._live = dict.fromkeys(ending, serial) | {request: serial for _, serial, request in due}
+        self.due_round = due[0][0] if due else NEVER
 
     def rounds_left(self) -> int:
         """Return the rounds until the next last token; 0 if there is no decoding request."""

@@ -11,7 +11,7 @@ from bisect import bisect
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import ClassVar, Final
 
 from simulator.core.batch import Batch
@@ -345,13 +345,47 @@ class DecodeSet:
 
     def blocks_for(self, rounds: int) -> int:
         """Return the blocks that the next `rounds` rounds need in total."""
-        size = self._block_size
-        whole, rest = divmod(rounds, size)
-        blocks = whole * self.n
-        if rest:
-            # Round i (0-based) reads phase (-rounds - i) mod size: `rest` adjacent phases that end at -rounds.
-            high = -self.rounds % size + 1
-            low = high - rest
-            phases = self._phases
-            blocks += sum(phases[low:high]) if low >= 0 else sum(phases[:high]) + sum(phases[low:])
-        return blocks
+        return blocks_of_rounds(self._phases, self.n, self.rounds, rounds)
+
+    def restore(
+        self,
+        n: int,
+        rounds: int,
+        base_sum: int,
+        phases: list[int],
+        longest: list[tuple[int, int, Request]],
+        serial: int,
+    ) -> None:
+        """Take over the sums over `n` members from `simulator/engine/fast_path.py`.
+
+        Args:
+            n: Number of members.
+            rounds: Scheduled rounds.
+            base_sum: Sum of the members' base_tokens.
+            phases: Members by base_tokens % block_size.
+            longest: The members as (-base_tokens, serial, request).
+            serial: The largest serial.
+        """
+        self.n, self.rounds, self._base_sum, self._phases, self._serial = n, rounds, base_sum, phases, serial
+        self._longest, self._stale = longest, False
+        heapify(longest)
+
+
+def blocks_of_rounds(phases: list[int], n: int, rounds: int, further: int) -> int:
+    """Return the blocks that `further` rounds need in total.
+
+    Args:
+        phases: Members by base_tokens % block size; as many as a block has tokens.
+        n: Number of members.
+        rounds: Rounds scheduled before.
+        further: The rounds in question.
+    """
+    size = len(phases)
+    whole, rest = divmod(further, size)
+    blocks = whole * n
+    if rest:
+        # Round i (0-based) reads phase (-rounds - i) mod size: `rest` adjacent phases that end at -rounds.
+        high = -rounds % size + 1
+        low = high - rest
+        blocks += sum(phases[low:high]) if low >= 0 else sum(phases[:high]) + sum(phases[low:])
+    return blocks

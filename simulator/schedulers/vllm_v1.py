@@ -169,6 +169,29 @@ class VllmV1(ContinuousBatching):
         least = min(self._least_left, self.kv.min_available)
         return PeakUse(self._most_running, least) if type(self) is VllmV1 else None
 
+    def restore(
+        self,
+        waiting: list[Request],
+        running: list[Request],
+        partial: Request | None,
+        most_running: int,
+        least_left: int,
+        refused: bool,
+    ) -> None:
+        """Take over the queue and the seats from `simulator/engine/fast_path.py`.
+
+        Args:
+            waiting: The waiting requests, first come first.
+            running: The requests with a seat, in order of admission.
+            partial: The running request whose prompt is unfinished, if any.
+            most_running: Most requests that had a seat at the same time.
+            least_left: Fewest free blocks at the end of any run of decodes considered.
+            refused: Whether the last schedule refused the head of the queue for lack of blocks.
+        """
+        self._waiting.extend(waiting)
+        self._running = dict.fromkeys(running)
+        self._partial, self._most_running, self._least_left, self._refused = partial, most_running, least_left, refused
+
     def _preempt(self) -> None:
         """Take the seat and the blocks of the newest running request, or of the last one in the queue order."""
         self._least_left = -1

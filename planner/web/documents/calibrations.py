@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from calibration.accuracy.regime import UNKNOWN
 from calibration.accuracy.reliability import load_reliability
 from calibration.accuracy.stated_error import METRICS, StatedError, load_file
 from calibration.bundles.bundle import Bundle, load_bundle
@@ -67,7 +68,7 @@ def whole_runs() -> list[WholeRunItem]:
     """Return the errors of whole simulated runs by engine; engines without compared runs are left out."""
     found: list[WholeRunItem] = []
     for engine in dict.fromkeys(group.engine for group in load_file().groups):
-        block = StatedError.of(engine, 0.0).block()
+        block = StatedError.of(engine, 0.0, UNKNOWN).block()
         intervals: dict[str, list[float]] = {metric: block[metric] for metric in METRICS if metric in block}
         found.append(
             {

@@ -15,13 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibration.accuracy import stated_error
+from calibration.accuracy.regime import UNKNOWN
+from calibration.accuracy.spread_fit import LEAST_CONFORMAL, fit_group
 from calibration.accuracy.stated_error import (
     COVERAGE,
     LEVELS,
     METRICS,
     Group,
     StatedError,
-    fit_group,
     in_words,
     load_file,
 )
@@ -49,7 +50,7 @@ def share_inside(interval: tuple[float, float] | None, log_ratios: np.ndarray) -
 def test_an_interval_learned_on_some_runs_holds_for_others(n: int, shape: str) -> None:
     def draw(size: int) -> np.ndarray:
         normal = RNG.standard_normal(size)
-        return 0.2 * normal - 0.1 if shape == "normal" or n < stated_error.LEAST_CONFORMAL else np.expm1(0.5 * normal)
+        return 0.2 * normal - 0.1 if shape == "normal" or n < LEAST_CONFORMAL else np.expm1(0.5 * normal)
 
     shares = [share_inside(stated(group(draw(n))).interval("tpot"), draw(200)) for _ in range(800)]
     assert np.mean(shares) >= COVERAGE - 0.015
@@ -101,7 +102,7 @@ def test_the_one_number_covers_as_many_as_the_interval() -> None:
 
 
 def test_an_engine_nobody_compared_says_so_and_keeps_what_the_operators_expect() -> None:
-    unknown = StatedError.of("nobody", 0.07)
+    unknown = StatedError.of("nobody", 0.07, UNKNOWN)
     block = unknown.block()
     assert (block["coverage"], block["n"]) == (None, {})
     assert "unknown" in block["source"]
@@ -120,7 +121,7 @@ def test_gaps_are_read_as_the_time_per_token_where_no_run_tells_them() -> None:
 
 
 def test_a_version_of_an_engine_is_the_engine() -> None:
-    assert StatedError.of("vllm-0.15", 0.05).block() == StatedError.of("vllm", 0.05).block()
+    assert StatedError.of("vllm-0.15", 0.05, UNKNOWN).block() == StatedError.of("vllm", 0.05, UNKNOWN).block()
 
 
 def test_the_shipped_file_covers_the_engines_that_public_tables_measured() -> None:
@@ -129,7 +130,7 @@ def test_the_shipped_file_covers_the_engines_that_public_tables_measured() -> No
     for found in told.values():
         assert list(found.scores) == sorted(found.scores)
         assert len(LEVELS) == len(found.scores)
-    block = StatedError.of("vllm", 0.05).block()
+    block = StatedError.of("vllm", 0.05, UNKNOWN).block()
     assert set(METRICS) <= set(block)
     assert all(block[m][0] < block[m][1] for m in METRICS)
     words, itl = in_words(block), block["itl"]
@@ -233,7 +234,7 @@ def test_less_waiting_than_in_any_run_is_not_surer_and_unknown_waiting_is_the_le
     error = StatedError("toy", 0.01, {"ttft": found})
     levels = np.array([0.1, 0.9])
     assert error.factors("ttft", levels) == pytest.approx(error.factors("ttft", levels, 1.0))
-    assert stated_error.fit_group("toy", "ttft", log_ratios[:18], shares[:18] * 0, "few", shares[:18]).waiting == 0.0
+    assert fit_group("toy", "ttft", log_ratios[:18], shares[:18] * 0, "few", shares[:18]).waiting == 0.0
 
 
 def test_the_shipped_error_of_the_first_token_grows_with_waiting_and_no_other_does() -> None:
@@ -251,7 +252,7 @@ def test_an_error_that_depends_on_waiting_is_stated_at_the_share_of_the_run() ->
     """Runs whose error grows with their waiting share, from 2 to 50 %."""
     shares = np.linspace(0.1, 1.0, 60)
     log_ratios = 0.5 * shares**2 * np.where(np.arange(60) % 2, 1.0, -1.0)
-    group = stated_error.fit_group("sglang", "ttft", log_ratios, np.zeros(60), "planted", shares)
+    group = fit_group("sglang", "ttft", log_ratios, np.zeros(60), "planted", shares)
     light, full = (StatedError("sglang", 0.05, {"ttft": group}, share) for share in (0.25, 0.95))
     assert light.waits("ttft")
     assert "25 % of it waiting" in in_words(light.block())
@@ -350,12 +351,12 @@ def test_engines_of_2024_state_an_error_of_their_own() -> None:
         found = told[engine, "e2e"]
         assert found.n >= 300
         assert "static batches" in found.source
-        assert StatedError.of(engine, 0.05).interval("tpot") is None
-    new, old = (StatedError.of(engine, 0.05).interval("e2e") for engine in ("trtllm", "trtllm-tensorrt"))
+        assert StatedError.of(engine, 0.05, UNKNOWN).interval("tpot") is None
+    new, old = (StatedError.of(engine, 0.05, UNKNOWN).interval("e2e") for engine in ("trtllm", "trtllm-tensorrt"))
     assert new is not None
     assert old is not None
     assert max(abs(a - b) for a, b in zip(new, old, strict=True)) > 0.01
-    assert "e2e" in in_words(StatedError.of("vllm-v0", 0.05).block())
+    assert "e2e" in in_words(StatedError.of("vllm-v0", 0.05, UNKNOWN).block())
 
 
 def weighed(depends: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[float, list[float]]:

@@ -104,6 +104,36 @@ def test_experts_in_padded_blocks_take_the_weights_of_the_newest_kernel_and_the_
     assert not any("padded" in n for n in old.notices_for([plain]))
 
 
+def test_cut_experts_run_the_kernel_that_another_engine_times() -> None:
+    """On Hopper vLLM 0.15 ran FlashInfer's CUTLASS kernel, which TensorRT-LLM's tables time; 0.17 runs Triton's."""
+    unit = parse_hardware("h200").accelerator
+    own, newer, lender = (load_bundle(unit, engine=load_engine(e)) for e in ("vllm-0.15", "vllm", "trtllm"))
+    tokens = np.array([1.0, 16.0, 64.0, 2048.0])
+    cut, whole = (GroupedGemm(tokens, 3072, 1536 // s, 256, 8, r, "fp8_block") for s, r in ((4, 1), (1, 4)))
+    assert own.cost(cut).seconds == pytest.approx(lender.cost(cut).seconds)
+    assert (own.cost(cut).seconds > 1.1 * newer.cost(cut).seconds)[:2].all()
+    unknown = replace(cut, hidden_size=2560)  # an architecture that no table has
+    assert (own.cost(unknown).seconds != newer.cost(unknown).seconds).all()
+    bf16 = replace(cut, dtype="bf16")
+    for op in (whole, bf16, Gemm(tokens, 8192.0, 8192.0, "fp8")):
+        assert own.cost(op).seconds == pytest.approx(newer.cost(op).seconds)
+    assert own.notices_for([cut])[0].endswith("whose kernels the engine runs")
+    assert own.experts_are_chosen
+    b200 = parse_hardware("b200").accelerator
+    assert load_bundle(b200, engine=load_engine("vllm-0.15")).lent == {}
+
+
+def test_whole_experts_of_both_engines_take_about_the_same_time_in_one_kernel() -> None:
+    """The evidence for the loan: both time CUTLASS for whole experts on Hopper, and agree within a tenth."""
+    for hardware in ("h100", "h200"):
+        unit = parse_hardware(hardware).accelerator
+        vllm, trtllm = (load_bundle(unit, engine=load_engine(e)) for e in ("vllm", "trtllm"))
+        tokens = np.array([1.0, 8.0, 64.0, 512.0, 4096.0])
+        for hidden, width, n_experts in ((3072, 1536, 256), (4096, 1536, 128)):
+            op = GroupedGemm(tokens, hidden, width, n_experts, 8, 4, "fp8_block")
+            assert vllm.cost(op).seconds == pytest.approx(trtllm.cost(op).seconds, rel=0.15)
+
+
 def test_what_a_release_lacks_is_lent_and_said() -> None:
     """TensorRT-LLM's nvfp4 products are not used, and no engine's release has NCCL's all-gather."""
     unit = parse_hardware("b200").accelerator

@@ -7,7 +7,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from calibration.operators.expert_loads import MOST, capped, imbalance, imbalance_share, router_loads, table_loads
+from calibration.operators.expert_loads import (
+    DEFAULT_SKEW,
+    MOST,
+    capped,
+    imbalance,
+    imbalance_share,
+    reached,
+    router_loads,
+    table_loads,
+)
 
 SIZES = [(256, 8, 1), (256, 8, 8), (128, 8, 4), (8, 2, 1), (128, 1, 8)]
 TOKENS = 2.0 ** np.arange(0, 15)
@@ -43,3 +52,37 @@ def test_more_skew_is_more_imbalance_and_a_balanced_router_evens_out(sizes: tupl
     assert shares[2][-1] > 0.5
     assert max(share.max() for share in shares) <= MOST
     assert (imbalance_share(TOKENS, sizes, 0.0) == shares[0]).all()  # expectations have fixed draws
+
+
+def shares_of_choices(n_experts: int, top: int, skew: float) -> np.ndarray:
+    return capped(np.arange(1.0, n_experts + 1.0) ** -skew, top) / top
+
+
+def gini(shares: np.ndarray) -> float:
+    apart = np.abs(shares[:, None] - shares[None, :]).mean()
+    return float(apart / (2.0 * shares.mean()))
+
+
+def missing_entropy(shares: np.ndarray) -> float:
+    return float(1.0 + (shares * np.log(shares)).sum() / np.log(len(shares)))
+
+
+def test_the_default_skew_is_the_median_of_published_routers() -> None:
+    published = [
+        (32, 8, gini, (0.285 + 0.409) / 2),  # Granite-3.0-1B-A400M
+        (64, 8, gini, (0.271 + 0.558) / 2),  # OLMoE-1B-7B
+        (128, 8, missing_entropy, 0.111),  # Qwen3-30B-A3B
+    ]
+    skews = np.arange(0.0, 2.0, 0.01)
+    found = [
+        skews[np.argmin([abs(of(shares_of_choices(n, top, s)) - value) for s in skews])]
+        for n, top, of, value in published
+    ]
+    assert np.median(found) == pytest.approx(DEFAULT_SKEW, abs=0.02)
+
+
+def test_experts_reached_by_hand() -> None:
+    assert reached(np.array([1.0]), (4, 1, 1), 1.0) == pytest.approx([1.0])
+    chances = np.array([12.0, 6.0, 4.0, 3.0]) / 25.0
+    assert reached(np.array([2.0]), (4, 1, 1), 1.0) == pytest.approx([(1.0 - (1.0 - chances) ** 2).sum()])
+    assert reached(np.array([1.0, 3.0]), (8, 2, 2), 0.0)[0] == pytest.approx(1.5, abs=0.3)  # both on one rank, or not

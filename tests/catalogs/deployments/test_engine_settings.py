@@ -51,6 +51,13 @@ def test_a_setting_without_effect_is_refused(keys: dict[str, Any], rule: str) ->
         engine_of(**keys)
 
 
+def test_kernels_that_are_stated_are_not_those_of_another_engines_tables() -> None:
+    for given in ({}, {"moe_backend": "flashinfer"}):
+        assert engine_of(engine="vllm-0.15", **given).engine.cut_experts_tables == {"hopper": "trtllm"}
+    assert not engine_of(engine="vllm-0.15", moe_backend="triton").engine.cut_experts_tables
+    assert not engine_of(engine="vllm-0.17").engine.cut_experts_tables
+
+
 def test_the_start_command_has_the_flags_of_the_settings() -> None:
     arguments = vllm_arguments(engine_of(async_scheduling=False, fused_allreduce=True, activation_dtype="mxfp8"))
     assert ("--no-async-scheduling", None) in arguments.flags

@@ -180,7 +180,7 @@ def test_engines_without_measurements_say_so_and_use_those_of_vllm(name: str) ->
     from catalogs.deployments.schema import Deployment
 
     engine, vllm = load_engine(name), load_engine("vllm")
-    own = {"sglang": ("kernel_launch_s",), "trtllm": ("api_token_s", "latent_launch_s")}[name]
+    own = {"sglang": ("kernel_launch_s", "piece_s"), "trtllm": ("api_token_s", "latent_launch_s", "piece_s")}[name]
     assert replace(engine.host, **{term: getattr(vllm.host, term) for term in (*own, "source")}) == vllm.host
     deployment = Deployment(model="llama3.1-8b", hardware="h100", engine=name)
     (notice,) = resolve(deployment).notices
@@ -256,4 +256,4 @@ def test_only_the_rules_of_the_model_and_the_accelerator_change_a_profile() -> N
     small = replace(b200, memory_bytes=96e9)
     assert engine.for_model("DeepseekV3ForCausalLM", small) is engine
     changed = engine.for_model("DeepseekV3ForCausalLM", b200)
-    assert changed == replace(engine, fuses_norms=True, receiving=changed.receiving)
+    assert changed == replace(engine, fuses_norms=True, launches_experts_at_once=True, receiving=changed.receiving)

@@ -236,6 +236,14 @@ def test_the_kv_dtype_a_checkpoint_declares(declares: dict[str, Any], kv_dtype: 
     assert quantised(declares).formats[0].kv_dtype == kv_dtype
 
 
+@pytest.mark.parametrize(("kind", "gated"), [("qwen3_next", True), ("qwen3_moe", False)])
+def test_qwen_scales_its_shared_expert_by_a_gate(kind: str, gated: bool) -> None:
+    moe = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+    block = read({"model_type": kind, "shared_expert_intermediate_size": 64} | moe).groups[-1].ffn
+    assert isinstance(block, Moe)
+    assert block.shared_gate is gated
+
+
 def test_plain_dtypes() -> None:
     assert read({}).weight_dtype == "bf16"
     assert read({"torch_dtype": "float16"}).weight_dtype == "fp16"

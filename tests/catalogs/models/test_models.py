@@ -220,6 +220,8 @@ def test_windowed_layers() -> None:
     assert windows("mistral-7b-v0.1") == {4096: 32}
     assert windows("mistral-7b") == {None: 32}
     assert windows("llama4-scout") == {8192: 36, None: 12}
+    assert load_model("llama4-scout").has_chunked_attention
+    assert not load_model("gemma-3-27b").has_chunked_attention
     assert windows("qwen2.5-7b") == {None: 28}
 
 

@@ -103,7 +103,10 @@ def test_all_reasons_of_the_bounds_are_kept_and_the_main_ones_add_up() -> None:
 CORPUS = Path(__file__).resolve().parents[2] / "fuzz" / "corpus"
 
 
-@pytest.mark.parametrize("key", ["coverage", "n", "source", "ttft", "ttft_waiting_share", "e2e", "power"])
+KEYS = ["coverage", "n", "source", "ttft", "ttft_waiting_share", "generation", "layers", "e2e", "power"]
+
+
+@pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize(
     "value", [None, "x", True, [], {}, [[]], ["a", "b"], [1.0, None], {"ttft": None}, {"a": []}, math.inf]
 )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import pickle
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,6 +56,19 @@ def evaluator(
 def lost(rate_per_s: float, replicas: int) -> RequiredRates:
     demand = Demand(rate_per_s, spare=FailureTolerance(replicas))
     return RequiredRates(demand, lambda _c, _r: 1.0, lambda _c, _r: 1.0)
+
+
+def test_workers_are_sent_little() -> None:
+    """Workers inherit the evaluator; a task that holds it could not be sent and would be done here again."""
+    sent: list[int] = []
+
+    def each(work: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterable[Any]:
+        sent.extend(len(pickle.dumps(task)) for task in tasks)
+        return map(work, tasks)
+
+    replace(evaluator(KnownPlan()), each=each).entry(TWO, None, BEST)
+    assert len(sent) > 10
+    assert max(sent) < 1000
 
 
 @pytest.mark.parametrize("effort", [BEST, OTHER])

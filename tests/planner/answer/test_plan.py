@@ -233,8 +233,10 @@ def test_a_step_slower_than_the_limit_is_refused_with_the_step() -> None:
     assert answer_to("llama3.1-8b", "rtx4090", relaxed, trials=1)["feasible"]
 
 
+@pytest.mark.usual_runs
 def test_too_high_a_rate_is_refused_with_a_rate_that_holds() -> None:
-    refusal = overloaded_plan()["infeasible"]
+    """In short runs, a rate that one number of requests meets may be missed with another."""
+    refusal = overloaded_plan.__wrapped__()["infeasible"]
     assert "45 requests/s" in refusal["binding_constraint"]
     assert refusal["closest"]["capacity_requests_per_s"] < 45
     rate = next(w["value"] for w in refusal["what_would_meet_it"] if w["kind"] == "rate")

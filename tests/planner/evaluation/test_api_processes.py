@@ -57,7 +57,7 @@ def test_a_faster_accelerator_carries_no_less() -> None:
 
 def test_four_processes_carry_far_more() -> None:
     """Four processes carry less than four times as much, because the engine limits them."""
-    assert capacities_per_s("b200", 4).mean() > 2.4 * capacities_per_s("b200", 1).mean()
+    assert capacities_per_s("b200", 4).mean() > 2.2 * capacities_per_s("b200", 1).mean()
 
 
 def test_variants_are_where_the_api_server_binds() -> None:

@@ -9,7 +9,8 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from calibration.accuracy.stated_error import LEVELS, Group, StatedError, fit_group, load_file
+from calibration.accuracy.spread_fit import fit_group
+from calibration.accuracy.stated_error import LEVELS, Group, StatedError, load_file
 from planner.evaluation.confidence import (
     LatencyCurve,
     Spread,

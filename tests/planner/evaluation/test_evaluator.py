@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from calibration.accuracy.regime import Regime
 from catalogs.hardware import catalog as hardware_names
 from catalogs.hardware.catalog import parse_hardware, with_count
 from catalogs.workloads.workload import load_workload
 from planner.evaluation.evaluator import Load, RunSizes
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.queueing import LIGHT
+from planner.evaluation.replica_sizes import ReplicaChoice
 from planner.evaluation.variants import VariedWorkload
 from planner.pipeline import make_plan
 from planner.problem.price_list import PriceList
@@ -99,6 +101,14 @@ def test_every_candidate_has_its_evaluator(two: HardwareChoiceEvaluator) -> None
     for c in two.space():
         assert two.names_of(c).hardware == c.hardware
         assert c in two.of(c).space()
+
+
+def test_errors_before_and_after_a_run_are_those_of_one_regime(two: HardwareChoiceEvaluator) -> None:
+    for c in two.space()[:1]:
+        mine = two.of(c)
+        choice = ReplicaChoice(c, mine.names, mine.closed_forms, mine.closed_forms.deployments.memory(c))
+        ran = mine.detail(c, Load(1.0, 100, 0))
+        assert Regime("ada", "dense") == two.stated_error(c).regime == choice.error.regime == ran.error.regime
 
 
 def test_a_variant_shares_what_it_does_not_change(two: HardwareChoiceEvaluator) -> None:

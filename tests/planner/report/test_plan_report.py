@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import csv
 import json
+import math
 import re
 from functools import cache
 from pathlib import Path
@@ -29,7 +30,7 @@ from planner.report.latency_figures import knee
 from planner.report.material import ReportData, gather
 from planner.report.money_figures import front
 from planner.report.page import answer_page
-from planner.report.write import csv_text, tables_of, write_tables
+from planner.report.write import rows_as_csv, tables_of, write_table_files, write_tables
 from planner.sections.full_answer import parse_answer, read_answer
 from planner.sections.registry import section_pages
 from planner.sections.users import UsersInClosedLoop, UsersSection
@@ -241,8 +242,19 @@ def test_tables_hold_the_same_numbers(tmp_path: Path) -> None:
     assert float(rows[0]["ttft_p90_s"]) == first["ttft_s"]["p90"]
     parquet = pd.read_parquet(tmp_path / "tables" / "plans.parquet")
     assert parquet["usd_per_hour"][0] == data()["best"]["cost"]["usd_per_hour"]
-    assert csv_text([{"a": 1}, {"b": None}]) == "a,b\n1,\n,\n"
+    assert rows_as_csv([{"a": 1}, {"b": None}]) == "a,b\n1,\n,\n"
+    uneven = [{"a": 1e-07, "b": "x,y"}, {"b": None, "c": math.nan, "a": True}, {"c": math.inf, "a": 3.0}]
+    assert rows_as_csv(uneven) == pd.DataFrame(uneven, dtype=object).to_csv(index=False, lineterminator="\n")
     assert {"plans", "curve", "operators", "sensitivity", "more_capacity"} <= set(tables_of(material()))
+
+
+def test_without_the_packages_of_parquet_the_other_tables_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.report.write.parquet_is_installed", lambda: False)
+    written = write_table_files({"some": [{"a": 1.5}]}, tmp_path / "tables", 1)
+    assert sorted(p.name for p in (tmp_path / "tables").iterdir()) == ["report.json", "some.csv"]
+    assert sorted(written) == sorted((tmp_path / "tables").iterdir())
 
 
 def test_the_answer_brings_its_candidates_back() -> None:

@@ -171,3 +171,9 @@ def test_a_fixed_layout_that_the_engine_refuses_is_refused_with_the_reason() -> 
     names = CatalogLookup.of(request.model, request.engine, request.hardware)
     with pytest.raises(InputError, match="192 wide"):
         candidates(request, names)
+
+
+def test_a_refusal_writes_true_and_false_as_a_user_does() -> None:
+    with pytest.raises(InputError) as refused:
+        space("llama3.1-8b", "h100x2", fixed=("two_batch_overlap=true",))
+    assert "got 'two_batch_overlap=true'; nearest valid choice: two_batch_overlap=false" in str(refused.value)

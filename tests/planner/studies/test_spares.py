@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import beta
 
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
@@ -159,8 +160,10 @@ def test_more_spares_hold_more_windows() -> None:
 def test_the_interval_of_a_share() -> None:
     """None of n seen: the upper end solves (1 - p)^n = 5 %."""
     assert binomial_bounds(0, 100, 0.9)[1] == pytest.approx(1 - 0.05 ** (1 / 100))
-    low, high = binomial_bounds(90, 100, 0.9)
-    assert low < 0.9 < high
+    for met, n, level in ((1, 5, 0.9), (50, 100, 0.8), (90, 100, 0.9), (999, 1000, 0.99)):
+        tail = (1 - level) / 2
+        low, high = beta.ppf(tail, met, n - met + 1), beta.ppf(1 - tail, met + 1, n - met)
+        assert binomial_bounds(met, n, level) == pytest.approx((low, high), rel=1e-9)
 
 
 def test_needed_and_times() -> None:

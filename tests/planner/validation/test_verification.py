@@ -18,9 +18,12 @@ import numpy as np
 import pytest
 
 from calibration.accuracy.measured_run import UNSTATED
+from calibration.accuracy.regime import UNKNOWN, Regime
 from calibration.importers import vllm_bench
 from calibration.importers.model_name import measured_model
 from catalogs.errors import InputError
+from catalogs.hardware.catalog import parse_hardware
+from catalogs.models.catalog import load_model
 from catalogs.ui.entry_point import run_command
 from catalogs.ui.terminal import PIPED
 from catalogs.workloads.request_set import RequestSet
@@ -66,6 +69,17 @@ def prediction() -> Prediction:
     found = Prediction.of(answer(), answer().plans[0])
     assert found is not None
     return found
+
+
+def test_a_prediction_has_the_error_of_the_regime_of_its_answer() -> None:
+    found = prediction()
+    regime = Regime.of(load_model(MODEL), parse_hardware(found.plan.hardware).accelerator)
+    assert found.error.regime == regime != UNKNOWN
+    older = data()
+    for key in ("generation", "layers"):
+        del older["best"]["calibration"]["stated_error"][key]
+    read = parse_answer(older)
+    assert Prediction.of(read, read.plans[0]).error.regime == UNKNOWN
 
 
 Times = list[tuple[float, list[float]]]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
 from simulator.analysis.metrics import (
+    ascending,
     duration_s,
     itl_statistics,
     latency_metrics,
@@ -159,3 +160,9 @@ def test_a_busy_api_server_is_pointed_out() -> None:
     assert streaming_notice(one, 0.7 * most) is None
     assert f"{most:,.0f}" in (streaming_notice(one, 1.5 * most) or "")
     assert streaming_notice(two, 1.5 * most) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(-3, 3)), max_size=40))
+def test_the_order_of_values_is_that_of_two_keys(pairs: list[tuple[int, int]]) -> None:
+    values, weights = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
+    assert ascending(values, weights).tolist() == np.lexsort((weights, values)).tolist()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from simulator.analysis.metrics import itl_statistics, latency_metrics, prefill_waits
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.simulate import run_rules
+from simulator.core.batch import BatchShape
 from simulator.core.step_log import StepLog
 from tests.simulator.worlds import Linear, requests, rules
 
@@ -24,6 +25,32 @@ def test_prefill_makes_decodes_wait() -> None:
     itl = latency_metrics(run)["itl_s"]
     assert itl["mean"] == pytest.approx(10.0 / 7.0)
     assert (itl["p50"], itl["p99"]) == (1.0, 3.0)
+
+
+STEPS = st.tuples(st.sampled_from([0.0, 0.5]), st.integers(0, 2), st.integers(0, 3), st.integers(0, 3))
+
+
+@given(st.lists(STEPS, max_size=30))
+def test_the_gaps_of_prefill_step_by_step(steps: list[tuple[float, int, int, int]]) -> None:
+    """Steps of (pause before them, prefill tokens, decodes, logits): each request waits since its last token."""
+    log, now_s, expected = StepLog(), 0.0, []
+    tokens: list[tuple[float, int]] = []  # when tokens came out, and how many, since the last step with decodes
+    stalled = False
+    for i, (pause_s, prefill, decodes, logits) in enumerate(steps):
+        now_s += pause_s
+        left = decodes if stalled else 0
+        for end_s, n in reversed(tokens):
+            taken = min(left, n)
+            left -= taken
+            if taken and now_s > end_s:
+                expected.append([1.0 + i, now_s - end_s, taken])
+        shape = BatchShape(prefill_tokens=prefill, decodes=decodes)
+        shape.logits = logits
+        log.add(now_s, 1, shape, 1.0 + i, 0.0, 1.0 + i)
+        now_s += 1.0 + i
+        stalled = not decodes and bool(prefill)
+        tokens = [(now_s, logits)] if decodes else [*tokens, (now_s, logits)]
+    assert prefill_waits([log]).tolist() == expected
 
 
 @settings(max_examples=100, deadline=None)

@@ -112,6 +112,7 @@ def check_consistency(document: dict[str, dict], rows: list[dict[str, str]]) -> 
     stated = document["calibration"]["stated_error"]
     assert {"ttft", "tpot", "e2e", "coverage", "n", "source"} <= set(stated)
     assert -1.0 < stated["tpot"][0] < stated["tpot"][1]
+    assert (stated["generation"], stated["layers"]) == ("hopper", "dense")
     assert document["calibration"]["expected_error"] > document["calibration"]["operator_error"] > 0.0
 
 

@@ -34,6 +34,7 @@ from simulator.schedulers.vllm_v1 import VllmV1
 from tests.simulator.worlds import Linear, requests, rules
 
 LAWS = RunOptions(check_laws=True)
+GENERAL = RunOptions(fast_path=False)  # the loop that calls the methods which the tests replace
 
 
 @dataclass(frozen=True)
@@ -285,7 +286,7 @@ def test_a_policy_that_never_begins_is_stopped(
 
     monkeypatch.setattr(POLICIES[policy], "schedule", schedule)
     with pytest.raises(RuntimeError, match="no progress: request 0 can never be scheduled on replica 0"):
-        run_pools([Pool(rules(policy=policy), Linear())], WORK, RunOptions(controllers=controllers))
+        run_pools([Pool(rules(policy=policy), Linear())], WORK, RunOptions(controllers=controllers, fast_path=False))
 
 
 @pytest.mark.parametrize("tokens", [0, 3])
@@ -298,7 +299,7 @@ def test_steps_that_lead_nowhere_are_stopped(policy: str, tokens: int, monkeypat
 
     monkeypatch.setattr(POLICIES[policy], "schedule", schedule)
     with pytest.raises(RuntimeError, match="no progress: request 0 is recomputed repeatedly on replica 0"):
-        run_pools([Pool(rules(policy=policy, max_model_len=64), Linear())], WORK)
+        run_pools([Pool(rules(policy=policy, max_model_len=64), Linear())], WORK, GENERAL)
 
 
 def test_a_prompt_preempted_again_and_again_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,4 +315,4 @@ def test_a_prompt_preempted_again_and_again_is_stopped(monkeypatch: pytest.Monke
     monkeypatch.setattr(VllmV1, "schedule", schedule)
     engine = rules(max_num_seqs=4, max_num_batched_tokens=5, max_model_len=64, prefix_caching=False)
     with pytest.raises(RuntimeError, match="no progress: request 1 is recomputed repeatedly"):
-        run_pools([Pool(engine, Linear())], requests([0.0, 0.0], [4, 40], [2, 2]))
+        run_pools([Pool(engine, Linear())], requests([0.0, 0.0], [4, 40], [2, 2]), GENERAL)

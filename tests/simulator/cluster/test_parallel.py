@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -15,9 +16,10 @@ from hypothesis import strategies as st
 from catalogs.deployments.queueing import Queueing
 from catalogs.deployments.schema import Deployment
 from catalogs.workloads.request_set import RequestSet
-from simulator.analysis.metrics import latency_metrics
+from simulator.analysis.metrics import latency_metrics, summarise
 from simulator.cluster.cluster import Controller, RunOptions
 from simulator.cluster.compiled import Pool, compile_fleet
+from simulator.cluster.parallel import beside
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run_pools
 from simulator.cluster.simulate import simulate as run_fleet
@@ -160,3 +162,23 @@ def test_a_fleet_of_the_catalog_can_be_sent() -> None:
     work = RequestSet(np.arange(60) / 20, np.full(60, 700), np.arange(60) % 7 + 20)
     one, two = (run_fleet(fleet, work, RunOptions(spread=spread)) for spread in (None, sent))
     assert_same(one, two)
+
+
+def test_a_summary_in_two_processes_is_that_of_one() -> None:
+    fleet = compile_fleet(Deployment(model="llama3.1-8b", hardware="h100x4", replicas=4))
+    work = replace(drawn(120), block_hashes=None)
+    one, two = (summarise(run_fleet(fleet, work, RunOptions(processes=n))) for n in (1, 2))
+    assert one == two
+
+
+def test_the_process_beside_returns_its_result_and_its_error() -> None:
+    here = os.getpid()
+    there, mine = beside(2, os.getpid, os.getpid)
+    assert mine == here != there
+    assert beside(1, os.getpid, os.getpid) == (here, here)
+
+    def fails() -> int:
+        raise ValueError("of the other process")
+
+    with pytest.raises(ValueError, match="of the other process"):
+        beside(2, fails, os.getpid)

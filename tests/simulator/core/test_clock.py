@@ -65,7 +65,8 @@ def test_a_horizon_includes_its_own_time() -> None:
 
 def test_arrivals_come_in_the_order_of_the_workload_before_what_they_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three at one time: the second was scheduled before the first caused anything."""
-    cluster = Cluster([Pool(rules(), Linear())], requests([1.0, 1.0, 2.0], [1, 1, 1], [1, 1, 1]), RunOptions())
+    work, options = requests([1.0, 1.0, 2.0], [1, 1, 1], [1, 1, 1]), RunOptions(fast_path=False)
+    cluster = Cluster([Pool(rules(), Linear())], work, options)
     seen: list[str] = []
 
     def admit(index: int) -> None:

@@ -135,8 +135,11 @@ def test_tables_equal_the_operators_they_stand_for() -> None:
 @pytest.mark.parametrize(("tokens", "context", "chunks"), [(300, 0, 1), (1000, 900, 1), (777, 333, 3), (64, 3000, 1)])
 def test_prefill_tables_follow_the_operators_between_nodes(tokens: int, context: int, chunks: int) -> None:
     shape = prompt(tokens, context, chunks)
-    source = COST.tables.pricer.source
-    direct = sum(line.count * float(source.cost(line.op).seconds) for line in step_calls(Shard.of(BARE), shape))
+    clock = COST.tables.lines.prompt_clock
+    assert clock is not None
+    calls = step_calls(Shard.of(BARE), shape)
+    slowed = clock.slowed(calls, shape.tokens) if shape.tokens > COST._graphed else calls
+    direct = sum(line.count * float(cost.seconds) for line, cost in COST.tables.pricer.costs(slowed))
     host = COST.tables.launch_s if shape.tokens > COST._graphed else 0.0
     assert COST._batch_s(shape) == pytest.approx(max(direct, host), rel=0.08 if tokens <= 128 else 0.02)
 

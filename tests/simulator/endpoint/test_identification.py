@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import chi2
 
+from calibration.accuracy.regime import UNKNOWN
 from calibration.accuracy.stated_error import StatedError
 from calibration.serve.request_load import RequestSettings, SentLoad, SentRequest
 from calibration.serve.streaming_client import GeneratedReply
@@ -18,6 +20,7 @@ from simulator.endpoint.identification import (
     Identification,
     LikelyDeployment,
     candidates,
+    chi_square_exceeded,
     error_covariance,
     identify,
     log_error,
@@ -141,9 +144,9 @@ def test_errors_of_a_metric_at_two_loads_go_together() -> None:
 
 
 def test_an_engine_without_measured_runs_has_the_widest_error() -> None:
-    known = [log_error(StatedError.of(name, 0.05), "tpot") for name in ("vllm", "sglang", "trtllm")]
-    centre, sigma = log_error(StatedError.of("orca", 0.05), "tpot")
-    assert StatedError.of("orca", 0.05).group("tpot") is None
+    known = [log_error(StatedError.of(name, 0.05, UNKNOWN), "tpot") for name in ("vllm", "sglang", "trtllm")]
+    centre, sigma = log_error(StatedError.of("orca", 0.05, UNKNOWN), "tpot")
+    assert StatedError.of("orca", 0.05, UNKNOWN).group("tpot") is None
     assert centre == 0.0
     assert sigma >= max(s for _, s in known)
     assert all(s > 0 for _, s in known)
@@ -156,3 +159,11 @@ def test_candidates_cover_the_catalog_and_keep_to_the_node() -> None:
     assert all(c.count == 1 for c in every if c.hardware == "dgx-spark")
     assert {c.hardware for c in candidates(["h100"], ["vllm"], local=False)} == {"h100"}
     assert sum(c.hardware == "local" for c in candidates((), ["vllm"], local=True)) == 3
+
+
+def test_the_chi_square_distribution_in_closed_form() -> None:
+    for degrees in range(1, 25):
+        for value in (0.0, 0.1, 1.0, 7.5, 40.0):
+            assert chi_square_exceeded(value, degrees) == pytest.approx(chi2.sf(value, degrees), rel=1e-9, abs=1e-12)
+    with pytest.raises(ValueError, match="degrees of freedom"):
+        chi_square_exceeded(1.0, 0)

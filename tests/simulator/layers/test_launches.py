@@ -12,6 +12,7 @@ from calibration.operators.operators import Elementwise
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment
+from catalogs.engines.files import load_engine
 from simulator.core.batch import BatchShape
 from simulator.costs.compile import compile_step_cost
 from simulator.costs.step_cost import StepCost
@@ -35,7 +36,7 @@ def cost(resolved: ResolvedDeployment, launch_s: float | None = None) -> StepCos
 
 def test_a_launch_time_of_latent_attention_replaces_the_general_one_there_only() -> None:
     def cycle_s(model: str, **host: float) -> float:
-        resolved = made("trtllm", model=model, hardware="h200x8", tensor_parallel=8)
+        resolved = made("trtllm", model=model, hardware="b200x8", tensor_parallel=8)
         terms = replace(resolved.engine.host, kernel_launch_s=1.0, **host)
         resolved = replace(resolved, engine=replace(resolved.engine, host=terms))
         return cost(resolved).cycle_s(prompt(16)) / step_launches(Shard.of(resolved))
@@ -43,6 +44,18 @@ def test_a_launch_time_of_latent_attention_replaces_the_general_one_there_only()
     assert cycle_s("deepseek-v3", latent_launch_s=2.0) == pytest.approx(2.0, rel=1e-3)
     assert cycle_s("deepseek-v3", latent_launch_s=0.0) == pytest.approx(1.0, rel=1e-3)
     assert cycle_s("llama3.1-70b", latent_launch_s=2.0) == pytest.approx(1.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("model", ["deepseek-v3", "llama3.1-70b"])
+def test_hosts_of_hopper_nodes_launch_slower_with_tensorrt_llm(model: str) -> None:
+    def each_s(hardware: str, engine: str) -> float:
+        resolved = made(engine, model=model, hardware=hardware, tensor_parallel=8)
+        return cost(resolved).tables.launch_s / step_launches(Shard.of(resolved))
+
+    factor = load_engine("trtllm").launch_factors["hopper"]
+    assert factor > 1.0
+    assert each_s("h200x8", "trtllm") == pytest.approx(factor * each_s("b200x8", "trtllm"))
+    assert each_s("h200x8", "vllm") == pytest.approx(each_s("b200x8", "vllm"))
 
 
 def prompt(tokens: int) -> BatchShape:
@@ -82,7 +95,7 @@ def test_steps_outside_graphs_wait_for_the_host(engine: str, shape: BatchShape, 
     if bound:
         assert slow >= step_launches(Shard.of(resolved))  # a second each
     else:
-        assert slow == fast
+        assert slow == pytest.approx(fast, rel=5e-3)  # attention is priced between sizes on both sides of the captured
 
 
 def test_a_step_longer_than_its_launches_does_not_see_them() -> None:
@@ -157,17 +170,57 @@ def test_sglang_normalises_apart_with_data_parallel_attention() -> None:
 
 
 def test_inputs_of_linear_attention_that_are_projected_apart_read_the_same_weights_in_more_kernels() -> None:
-    """SGLang 0.5.9 runs four products, later ones one: q, k, v and the gate keep their columns, in 45 layers three more
-    kernels each, and the two kinds of scalars of 8 heads on a rank are products of 16 bit."""
+    """SGLang 0.5.9 runs four products, later ones two: q, k, v and the gate keep their columns, the scalars of 8 heads
+    on a rank are products of 16 bit, and in 45 layers there are three more kernels each."""
     keys = {"model": "qwen3.5-397b-a17b", "hardware": "b200x8", "tensor_parallel": 8, "weight_dtype": "fp8"}
 
     def products(engine: str) -> list[OperatorCall]:
         calls = StepCalls(Shard.of(made(engine, **keys))).rank(4.0)
         return [call for call in calls if call.name.startswith("in_proj")]
 
-    (joint,), apart = products("sglang"), products("sglang-0.5")
+    joint, apart = products("sglang"), products("sglang-0.5")
+    assert [call.name for call in joint] == ["in_proj", "in_proj_head_gates"]
     assert [call.name for call in apart] == ["in_proj", "in_proj_gate", "in_proj_head_gates", "in_proj_head_gates"]
-    assert sum(call.op.n for call in apart) == joint.op.n  # type: ignore[union-attr]
-    assert [call.op.dtype for call in apart[2:]] == ["bf16", "bf16"]  # type: ignore[union-attr]
+    assert sum(call.op.n for call in apart) == sum(call.op.n for call in joint)  # type: ignore[union-attr]
+    assert [call.op.dtype for call in (joint[1], *apart[2:])] == ["bf16"] * 3  # type: ignore[union-attr]
+    assert [call.overlapped_rows for call in (*joint, *apart)] == [0, 1024, 0, 0, 0, 0]  # a second stream
     shards = [Shard.of(made(engine, **keys)) for engine in ("sglang", "sglang-0.5")]
-    assert step_launches(shards[1]) - step_launches(shards[0]) == 45 * (2 + 1 + 1)  # one of them quantises its input
+    assert step_launches(shards[1]) - step_launches(shards[0]) == 45 * (2 + 1)  # the gate's product quantises its input
+
+
+def test_nvfp4_checkpoints_of_qwen3_5_keep_both_kinds_of_attention_in_16_bits() -> None:
+    """SGLang's models/qwen3_5.py passes no quantisation of modelopt_fp4 to linear_attn and self_attn."""
+    keys = {"model": "Qwen/Qwen3.5-397B-A17B", "hardware": "b200x4", "tensor_parallel": 4, "weight_dtype": "fp4"}
+    calls = StepCalls(Shard.of(made("sglang", **keys))).rank(4.0)
+    names = {"in_proj", "out_proj", "qkv_proj", "o_proj"}
+    found = {call.name: call.op.dtype for call in calls if call.name in names}  # type: ignore[union-attr]
+    assert found == dict.fromkeys(names, "bf16")
+
+
+@pytest.mark.parametrize(
+    ("hardware", "layout", "kernels"),
+    [
+        ("b200x8", {}, 2),  # the input is quantised, and one operator does all the rest, the routing too
+        ("h200x8", {}, 1 + 6 + 2),  # routing, then sorting, two products, activation and sum, and two quantisations
+        ("b200x8", {"data_parallel": 8, "tensor_parallel": 1, "all2all_backend": "deepep_auto"}, 1 + 6 + 2),
+    ],
+)
+def test_one_operator_launches_all_kernels_of_experts_in_sglang_on_blackwell(
+    hardware: str, layout: dict[str, Any], kernels: int
+) -> None:
+    """moe_runner_backend flashinfer_trtllm of server_args.py, unless tokens are sent to their experts."""
+    keys: dict[str, Any] = {"model": "deepseek-r1", "tensor_parallel": 8, "expert_parallel": True}
+    step = StepCalls(Shard.of(made("sglang", hardware=hardware, **keys | layout)))
+    calls = step.rank(8.0, graph=False) + step.group(8.0, graph=False)
+    assert sum(call.kernels for call in calls if call.name in ("routing", "experts")) == kernels
+
+
+def test_the_gate_of_a_shared_expert_is_hidden_in_captured_steps_and_launched_in_prompts() -> None:
+    """Qwen2MoeSparseMoeBlock: a product with one column, a sigmoid, and a product with the output of the expert."""
+    found = made("sglang", model="qwen3.5-397b-a17b", hardware="h200x8", tensor_parallel=8, weight_dtype="fp8")
+    calls = {call.name: call for call in StepCalls(Shard.of(found)).rank(8.0)}
+    gate, scale = calls["shared_gate"], calls["scale_shared"]
+    assert (gate.op.n, gate.kernels, scale.kernels) == (1, 1, 2)  # type: ignore[union-attr]
+    assert gate.overlapped_rows == scale.overlapped_rows == found.engine.shared_experts_beside_tokens > 0
+    other = StepCalls(Shard.of(made("sglang", model="glm-5", hardware="h200x8", tensor_parallel=8))).rank(8.0)
+    assert not [call for call in other if call.name in ("shared_gate", "scale_shared")]

@@ -45,7 +45,7 @@ def run(task: Task) -> JobResult:
     from planner.evaluation.multi_hardware import open_evaluator
     from planner.problem.front import front_request, parse_axes
     from planner.problem.scenario import scenario_keys
-    from planner.report.write import csv_text
+    from planner.report.write import rows_as_csv
     from planner.search.pareto_search import make_front
 
     given = dict(task.question)
@@ -58,7 +58,7 @@ def run(task: Task) -> JobResult:
 
     found = make_front(request, open_evaluator(request), axes, limits, report)
     document = found.document()
-    tables = {"result.csv": csv_text(_rows(found, document)).encode()}
+    tables = {"result.csv": rows_as_csv(_rows(found, document)).encode()}
     return JobResult(document, bool(found.members), tables, found.result.interrupted)
 
 

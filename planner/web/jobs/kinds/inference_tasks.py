@@ -21,7 +21,7 @@ def prepare(body: Mapping[str, Any], submission: Submission) -> Prepared:
 
 def run(task: Task) -> JobResult:
     """Send the requests; an interrupted task keeps what it has measured."""
-    from planner.report.write import csv_text
+    from planner.report.write import rows_as_csv
     from planner.web.documents.inference_result import task_document
 
     question, endpoint = checked_task(read_endpoints(task.endpoints_file), task.question)
@@ -30,7 +30,7 @@ def run(task: Task) -> JobResult:
     left_out = ("text", "text_is_cut", "itl_s")
     rows = [{k: v for k, v in row.items() if k not in left_out} for row in document["requests"]]
     complete = [{name: row.get(name) for name in _columns(rows)} for row in rows]
-    return JobResult(document, None, {"result.csv": csv_text(complete).encode()}, sent.load.interrupted)
+    return JobResult(document, None, {"result.csv": rows_as_csv(complete).encode()}, sent.load.interrupted)
 
 
 def _columns(rows: list[dict[str, Any]]) -> list[str]:

@@ -29,7 +29,7 @@ def run(task: Task) -> JobResult:
     from planner.pipeline import plan
     from planner.problem.scenario import scenario_keys
     from planner.report.material import ReportData
-    from planner.report.write import csv_text, tables_of
+    from planner.report.write import rows_as_csv, tables_of
 
     keys = scenario_keys(task.question, "the question")
     if keys.get("agents") is not None:
@@ -40,7 +40,7 @@ def run(task: Task) -> JobResult:
         return _network(task, request)
     answer = plan(request, SearchReport(task, request).report)
     tables = tables_of(ReportData(answer, None, []))
-    table = {"result.csv": csv_text(tables["plans"]).encode()} if "plans" in tables else {}
+    table = {"result.csv": rows_as_csv(tables["plans"]).encode()} if "plans" in tables else {}
     return JobResult(answer.document(), answer.feasible, table, answer.interrupted)
 
 
@@ -48,7 +48,7 @@ def _network(task: Task, request: NetworkRequest) -> JobResult:
     """Answer a question about a network; the table of its plans is an artifact."""
     from planner.networks.plan import plan_network
     from planner.networks.report.tables import plan_rows
-    from planner.report.write import csv_text
+    from planner.report.write import rows_as_csv
 
     earlier = last = 0  # candidates of earlier searches, and of this one
 
@@ -61,7 +61,7 @@ def _network(task: Task, request: NetworkRequest) -> JobResult:
 
     answer = plan_network(request, report)
     rows = plan_rows(answer)
-    table = {"result.csv": csv_text(rows).encode()} if rows else {}
+    table = {"result.csv": rows_as_csv(rows).encode()} if rows else {}
     return JobResult(answer.document(), answer.feasible, table, answer.search.interrupted)
 
 

@@ -1,0 +1,59 @@
+"""Multilinear tables: exact at their nodes, linear between and beyond them, and the same for few rows and many."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.interpolate import RegularGridInterpolator
+
+from simulator.costs.interpolation import BLOCK_ROWS, MultilinearTable
+
+AXES = (np.array([0.0, 1.0, 4.0]), np.array([2.0, 3.0]), np.array([1.0, 5.0, 6.0, 9.0]))
+
+
+def table(n_axes: int, seed: int = 0) -> MultilinearTable:
+    """A table of random values in five channels."""
+    axes = AXES[:n_axes]
+    return MultilinearTable(axes, np.random.default_rng(seed).random((*map(len, axes), 5)))
+
+
+def anywhere(n_axes: int, n: int) -> list[np.ndarray]:
+    """Points inside and outside the axes."""
+    rng = np.random.default_rng(1)
+    return [rng.uniform(axis[0] - 1.0, axis[-1] + 1.0, n) for axis in AXES[:n_axes]]
+
+
+@pytest.mark.parametrize("n_axes", [1, 2, 3])
+def test_the_nodes_have_their_values(n_axes: int) -> None:
+    some = table(n_axes)
+    nodes = [grid.ravel() for grid in np.meshgrid(*some.axes, indexing="ij")]
+    np.testing.assert_array_equal(some.at(*nodes), some.values.reshape(-1, 5))
+
+
+@pytest.mark.parametrize("n_axes", [1, 2, 3])
+def test_the_values_are_those_of_scipy(n_axes: int) -> None:
+    some, points = table(n_axes), anywhere(n_axes, 500)
+    other = RegularGridInterpolator(some.axes, some.values, bounds_error=False, fill_value=None)
+    np.testing.assert_allclose(some.at(*points), other(np.column_stack(points)), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_axes", [1, 2, 3])
+def test_a_row_does_not_depend_on_the_others(n_axes: int) -> None:
+    some, points = table(n_axes), anywhere(n_axes, 2 * BLOCK_ROWS + 3)
+    together = some.at(*points)
+    for row in (0, BLOCK_ROWS - 1, BLOCK_ROWS, 2 * BLOCK_ROWS + 2):
+        np.testing.assert_array_equal(some.at(*(x[row : row + 1] for x in points))[0], together[row])
+    assert some.at(*(x[:0] for x in points)).shape == (0, 5)
+
+
+def test_an_axis_with_one_node_does_not_matter() -> None:
+    values = np.arange(6.0).reshape(3, 1, 2)
+    some = MultilinearTable((AXES[0], np.array([7.0])), values)
+    np.testing.assert_array_equal(some.at(np.array([1.0, 2.5]), np.array([0.0, 99.0])), [[2.0, 3.0], [3.0, 4.0]])
+
+
+def test_a_row_of_a_table_is_what_at_returns() -> None:
+    some = table(2)
+    for x in (-1.0, 0.5, 9.0):
+        points = np.full(len(AXES[1]), x), AXES[1]
+        np.testing.assert_allclose(some.row(x), some.at(*points), rtol=1e-14, atol=1e-14)
