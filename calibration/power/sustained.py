@@ -68,9 +68,9 @@ def demand_w(op: Operator, cost: Cost, accelerator: Accelerator) -> FloatArray:
 def product_demand_w(
     op: Gemm | GroupedGemm, seconds: FloatArray, accelerator: Accelerator, compute: float = PRODUCT_COMPUTE
 ) -> FloatArray:
-    """Return the watts that a product or experts of so many seconds would draw at the highest clock.
+    """Return the power that a product, or experts, would draw at the highest clock, in watts.
 
-    The shape is that of the operator.
+    It follows from the seconds that they take. The shape is that of the operator.
     """
     curve, busy = load_power().curves["gemm"], np.maximum(seconds, 1e-12)
     arithmetic = np.clip(compute_s(op, accelerator) / busy, 0.0, 1.0)

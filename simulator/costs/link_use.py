@@ -72,7 +72,7 @@ class CollectiveLinkUse:
 def _occupied_s(
     tables: StepTables, network: Network, table: str, tokens: FloatArray, between_nodes: bool
 ) -> FloatArray:
-    """Return the seconds for which collectives of steps of so many tokens occupy the link. Shape (n,), as `tokens`."""
+    """Return the seconds for which the collectives of a step occupy the link, for each number of tokens. Shape (n,)."""
     seconds = np.zeros(len(tokens))
     for rows, times, lines in tables.operators(Term(table, slice(None), (tokens,))):
         for line in lines:

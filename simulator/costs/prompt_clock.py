@@ -1,12 +1,11 @@
 """The clock at which a deployment's accelerators compute prompts: that at which a step keeps the board's power limit.
 
-A board holds its limit over tens of milliseconds, which is about a step with prompts. So the mean demand of all kernels
-of such a step decides, not that of one kernel: over many tensor ranks the all-reduces, which draw little, leave room
-for products at the full clock (calibration/power/sustained.py has the law and its evidence).
+A board holds its limit over tens of milliseconds, about as long as a step with prompts takes. The mean demand of all
+kernels of such a step therefore decides, not that of one kernel: over many tensor ranks the all-reduces, which draw
+little, leave room for products at the full clock (calibration/power/sustained.py has the law and its evidence).
 
 Only operators that the clock of the multiprocessors determines are slowed down (`CLOCKED` in
-simulator/layers/operator_call.py), and a dense product only by what its row in the table does not show already. On two
-H200 a prompt of 1,000 tokens of a 70B in FP8 runs at the highest clock, and on one at 0.93 of it.
+simulator/layers/operator_call.py), and a dense product only by what its row in the table does not show already.
 
 The step is one prompt of all its tokens, outside CUDA graphs; while the host launches its kernels more slowly than
 they run, the board is idle in between. Decodes in the step are not counted: they are few beside the prompt.

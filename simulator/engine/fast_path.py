@@ -1,4 +1,4 @@
-"""The step loop of plain runs, written as one loop over numbers: the same results in 40 % of the time.
+"""The step loop of plain runs, written as one loop over numbers: the same results in less time.
 
 Most runs of a plan are plain: one replica, vLLM V1's policy, first come first served, no feature besides batching, and
 arrivals that are known before the run. `StepLoop`, `VllmV1`, `TokenAccounting` and SimPy's events decide such a run in

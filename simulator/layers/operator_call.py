@@ -63,11 +63,11 @@ class PromptClock:
     share: FloatArray
 
     def at(self, tokens: Num) -> FloatArray:
-        """Return the share of the highest clock in a step of so many tokens, on straight lines between the nodes."""
+        """Return the share of the highest clock for a number of tokens in a step, linear between the nodes."""
         return np.asarray(np.interp(np.asarray(tokens, dtype=np.float64), self.tokens, self.share))
 
     def slowed(self, calls: Iterable[OperatorCall], tokens: Num) -> list[OperatorCall]:
-        """Return the calls of a step of so many tokens with the clock at which they run."""
+        """Return the calls of a step with the clock at which they run, which follows from its number of tokens."""
         clock = self.at(tokens)
         return [replace(call, clock=clock) if call.kind in CLOCKED else call for call in calls]
 

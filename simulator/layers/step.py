@@ -156,7 +156,7 @@ class StepCalls:
         return self._slowed([replace(call, parts=parts) for call in self._rank(tokens / parts, graph)], tokens, graph)
 
     def _slowed(self, calls: list[OperatorCall], tokens: Num, graph: bool) -> list[OperatorCall]:
-        """Return calls of a step of so many tokens on a rank at the clock of its prompts."""
+        """Return the calls of a step at the clock of its prompts, which follows from the number of tokens on a rank."""
         if graph or self.prompt_clock is None:
             return calls
         return self.prompt_clock.slowed(calls, tokens)
