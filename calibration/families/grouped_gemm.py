@@ -355,11 +355,14 @@ def _relieved(grid: FloatArray, seconds: FloatArray, relief: FloatArray, op: Gro
 
     In logarithms, the excess over even loads is in proportion to the imbalance, and what a balanced router takes longer
     because it reaches more experts is in proportion to the experts that the router of `op` reaches beyond the usual. A
-    router with more skew than the usual one reads fewer experts.
+    router with more skew than the usual one reads fewer experts. Its loads are those of the tables, or of the usual
+    router where these are more uneven: more uneven ones were not timed.
     """
     sizes, skew = (op.n_experts, op.experts_per_token, op.expert_ranks), float(op.skew or 0.0)
-    share = np.where(relief > 0.0, reach_share(grid, sizes[:2], skew), 1.0 - imbalance_share(grid, sizes, skew))
-    unread_s = _unread_s(grid, seconds, op) if skew > DEFAULT_SKEW else 0.0
+    uneven, unread_s = imbalance_share(grid, sizes, min(skew, DEFAULT_SKEW)), np.zeros_like(grid)
+    if skew > DEFAULT_SKEW:
+        uneven, unread_s = np.maximum(uneven, 1.0), _unread_s(grid, seconds, op)
+    share = np.where(relief > 0.0, reach_share(grid, sizes[:2], skew), 1.0 - uneven)
     return np.maximum.accumulate(seconds * np.exp(share * relief) - unread_s)
 
 
