@@ -83,12 +83,13 @@ def _cards(plan: Plan, s: ReportSimulations) -> list[tuple[str, str]]:
             ("Cost per token", f"{each} per million output tokens"),
         ]
     least = min((row.probability_met for row in plan.slo), default=0.0)
+    binding = ", ".join(u.resource for u in s.uses if u.binds)
     return [
         ("Hardware", plan.hardware),
         *costs,
         ("Rate", rate(plan.requests_per_s)),
         ("Confidence in each objective", sure_percent(least)),
-        ("Bottleneck", ", ".join(u.resource for u in s.uses if u.binds)),
+        *([("Bottleneck", binding)] if binding else []),  # found with the sensitivity alone
     ]
 
 

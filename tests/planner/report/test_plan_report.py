@@ -333,6 +333,8 @@ def test_the_command_writes_and_the_screen_fits_its_columns(tmp_path: Path, caps
     args = ["report", str(path), "--html", str(html), "--csv", str(folder), "--no-sensitivity"]
     assert run_command("plan", app, args) == 0
     assert html.read_text().startswith("<!doctype html>")
+    assert "<dt>Rate</dt>" in html.read_text()
+    assert "<dt>Bottleneck</dt>" not in html.read_text()  # without a sensitivity none is known
     assert (folder / "plans.csv").is_file()
     capsys.readouterr()
     assert run_command("plan", app, ["report", str(path), "--no-sensitivity"]) == 0
