@@ -122,6 +122,9 @@ def read_launch_file(
     Raises:
         InputError: The file cannot be read, starts no known server, or the deployment is invalid.
     """
+    if " " in str(path) and not path.exists():
+        hint = "simulate, plan improve and plan whatif take a command as text, with --from-command"
+        raise InputError("there is no such file", str(path), hint=hint)
     text = read_text(path, f"cannot read {path.name}", MOST_CHARACTERS)
     if path.suffix.lower() not in (".yaml", ".yml", ".json"):
         return read_command(text, hardware, settings, variables, service)

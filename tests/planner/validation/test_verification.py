@@ -19,8 +19,8 @@ import pytest
 
 from calibration.accuracy.measured_run import UNSTATED
 from calibration.accuracy.regime import UNKNOWN, Regime
-from calibration.importers import vllm_bench
-from calibration.importers.model_name import measured_model
+from calibration.importers.load_clients import vllm_bench
+from calibration.importers.load_clients.model_name import measured_model
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.models.catalog import load_model
@@ -40,7 +40,7 @@ from planner.validation.prediction import Expected, Prediction
 from planner.validation.prometheus import Histogram, Interval, observe_server, parse
 from planner.validation.verification import bootstrap, finding
 from simulator.cluster.simulate import simulate
-from tests.calibration.importers.test_importers_clients import aiperf, guidellm, inference_perf
+from tests.calibration.importers.load_clients.test_load_clients import aiperf, guidellm, inference_perf
 from tests.planner.report.test_plan_report import planned
 from tests.planner.short_runs import usual
 
