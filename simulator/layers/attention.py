@@ -45,6 +45,8 @@ from simulator.layers.shard import Shard
 #: Kernel launches of a gated delta rule's scan, of an MLA block, and of its quantised products (see `step_launches`).
 SCAN_KERNELS: Final = 18
 
+SCAN_COPIES: Final = 3  # of the queries, keys and values of decodes, whose rows the convolution leaves side by side
+
 MLA_KERNELS: Final = 12
 
 GATE_KERNELS: Final = 4  # of an output gate: copies of the queries and of the gate, the sigmoid and the product
@@ -420,12 +422,19 @@ class ShardedLinearAttention(ShardedMixer):
         ]
 
     def decode_calls(self, sequences: FloatArray, mean: FloatArray, longest: FloatArray, joins: JoinsDecodes) -> Calls:
-        """Yield one step of the scan for each decode.
+        """Yield one step of the scan for each decode, after copies of its inputs where these are projected apart.
+
+        The kernel of those versions takes contiguous inputs only, which slices of several rows are not (SGLang, pull
+        request 20627; fused_sigmoid_gating_recurrent.py, `input_guard`).
 
         All arrays broadcast against each other. Shape (...).
         """
         del mean, longest, joins  # the size of a state does not depend on the context
-        yield self._scan_call("decode", sequences * self.shard.queries, sequences)
+        a, rows = self.part, sequences * self.shard.queries
+        if a.n_head_gates > 1 and self.shard.splits_scan_inputs:
+            each = Elementwise("activation", rows, 2 * ACT * a.conv_size / (SCAN_COPIES * self.shard.tp))
+            yield OperatorCall("scan_copies", "attention_decode", SCAN_COPIES * self.count, each, runs=rows > 1)
+        yield self._scan_call("decode", rows, sequences)
 
     def prefill_calls(self, chunks: FloatArray, each: FloatArray, prior: FloatArray) -> Calls:
         """Yield the scan over the new tokens of prompt chunks.
