@@ -13,8 +13,8 @@ table of points took it from a list that was corrected in March, so several runs
 (`has_recipe_layout`).
 
 With `--recipes`, only the points are simulated whose recipe is in FOLDER (a checkout of these recipes), with the seats,
-the tokens of a step and the KV cache that it states (pool_recipes.py). `--without-limits` takes the same
-points without them.
+the tokens of a step and the KV cache that it states (pool_recipes.py). `--without-limits` takes the same points without
+them.
 """
 
 from __future__ import annotations
@@ -182,7 +182,9 @@ def main() -> None:
         "half 0": lambda p: p.half == 0,
         "half 1": lambda p: p.half == 1,
         "sglang": lambda p: p.row["engine"] == "sglang",
-        "trtllm on H100": lambda p: p.row["engine"] == "trtllm" and p.row["system"] == "h100_sxm",
+        "trtllm, B200": lambda p: p.row["engine"] == "trtllm" and p.row["system"] == "b200_sxm",
+        "trtllm, H100": lambda p: p.row["engine"] == "trtllm" and p.row["system"] == "h100_sxm",
+        "trtllm, H200": lambda p: p.row["engine"] == "trtllm" and p.row["system"] == "h200_sxm",
         "trtllm": lambda p: p.row["engine"] == "trtllm",
         "trtllm, layout of recipe": lambda p: p.row["engine"] == "trtllm" and has_recipe_layout(p.row),
         "trtllm, another layout": lambda p: p.row["engine"] == "trtllm" and not has_recipe_layout(p.row),
