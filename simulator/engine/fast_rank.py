@@ -235,13 +235,14 @@ class FastRank(FastScheduler):
             longest, computed = self._longest, self._computed
             while computed[longest[0][2]] >= 0:
                 heappop(longest)
-            batch.decode_context_sum, batch.decode_context_max = self._base_sum + n * rounds, rounds - longest[0][0]
+            batch.decode_context_sum = float(self._base_sum + n * rounds)
+            batch.decode_context_max = float(rounds - longest[0][0])
             if blocks := self._phases[-rounds % self._size]:
                 self.available -= blocks
                 if self.available < self._min_available:
                     self._min_available = self.available
         else:
-            batch.decode_context_sum = batch.decode_context_max = 0
+            batch.decode_context_sum = batch.decode_context_max = 0.0
         if self._waiting or self._partial >= 0:
             self._refused = False
             n_prompted = len(events.prompted)
