@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def import_(
-    more: Annotated[list[Path] | None, typer.Argument(metavar="[FILE]…", help="More files of --results.")] = None,
+    more: Annotated[list[Path] | None, typer.Argument(metavar="FILE", help="More files of --results.")] = None,
     tables: Tables = None,
     from_package: Annotated[
         bool, typer.Option("--from-package", help="Tables inside the installed aiconfigurator-core or aisimulate.")

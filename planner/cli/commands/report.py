@@ -43,20 +43,20 @@ def report(
             raise InputError("a front is of language models, and this answer is for a network", str(front[0]))
         from planner.networks.report.files import show_or_write
 
-        _mention_parquet(csv)
         show_or_write(of_network, html, csv)
+        _mention_parquet(csv)
         return
     read = read_answer(answer)
     fronts = [read_front(path, read) for path in front or []]
-    _mention_parquet(csv)
     material = write_report(read, html, csv, sensitivity, fronts)
+    _mention_parquet(csv)
     if html is None and csv is None:
         show(material)
 
 
 def _mention_parquet(csv: Path | None) -> None:
-    """Say that the tables are written without Parquet files, if that is so."""
+    """Say that the tables were written without Parquet files, if that is so."""
     from planner.report.write import parquet_is_installed
 
     if csv is not None and not parquet_is_installed():
-        typer.echo("the tables are written without Parquet files; for these: pip install '.[data]'", err=True)
+        typer.echo("the tables were written without Parquet files; for these: pip install '.[data]'", err=True)
