@@ -23,7 +23,7 @@ ROLES = ("prefill", "decode")
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What one file says of a run."""
+    """What one file states about a run."""
 
     run: tuple[str, str, str, int, int]  # engine, GPU, precision, prompt and output tokens
     clients: frozenset[int]
@@ -58,7 +58,9 @@ def _layout(row: Row, role: str) -> tuple[int, int, int, bool]:
 
 
 def _recipe(content: Any) -> Recipe | None:
-    backend = content.get("backend", {}) if isinstance(content, dict) else {}
+    if not isinstance(content, dict):
+        return None
+    backend = content.get("backend", {})
     engine = backend.get("type", "sglang")
     pools = backend.get(f"{engine}_config", {}) if engine in ("sglang", "trtllm") else {}
     resources, load = content.get("resources", {}), content.get("benchmark", {}) if pools else {}

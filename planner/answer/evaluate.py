@@ -346,7 +346,7 @@ class PlanEvaluator:
     def _raised_between(
         self, candidate: Candidate, at: _Point, unsure_per_s: float, seen: list[Verdict], effort: SeedBudget
     ) -> _Point:
-        """Return a rate at which a plan is sure and that is at most `_RAISE` below one at which it is not.
+        """Return a point at which a plan is sure, at most a factor of `_RAISE` below a rate at which it is not.
 
         A latency curve that rises late may lead from an unsure rate to one that is far too low.
         """

@@ -23,9 +23,10 @@ ESTIMATE_MARGIN: Final = 1.3
 SHORT_ENERGY_MARGIN: Final = 1.1
 
 #: A candidate is compared with the best at the rate at which its estimated energy is higher by this factor: more than
-#: a tie, because estimates are a few percent off. The second constant is the number of steps to that rate.
+#: a tie, because estimates are a few per cent off. The factor decides only which rate is simulated.
 _CLEARLY_MORE: Final = 1.04
 
+#: Steps of the iteration that finds this rate.
 _EQUAL_ENERGY_STEPS: Final = 3
 
 #: Candidates up to this estimated value / limit may meet the objectives.
@@ -307,20 +308,20 @@ class LowestEnergy:
         """Return a verdict that shows that a candidate without a required load cannot win; None if it may win.
 
         A token needs the least energy at the highest rate. So a candidate cannot win if it needs more than the best
-        with full batches, or at a rate that it does not carry. That rate is the one at which it is estimated to need as
-        much as the best; whatever it is, only simulated runs decide.
+        with full batches, or at a rate that it does not carry. The estimate chooses that rate, at which the candidate
+        should need slightly more than the best; only simulated runs decide.
         """
         if best.score is None:
             return None
         tester, full_per_s = self.tester, self.tester.evaluator.fluid_requests_per_s(candidate)
-        usual_j = self._joules(best.candidate, best.requests_per_s)  # of the estimate, where a simulation needs `score`
-        if self._joules(candidate, full_per_s) > usual_j * SHORT_ENERGY_MARGIN:
+        best_j = self._joules(best.candidate, best.requests_per_s)  # an estimate too, as `score` is simulated
+        if self._joules(candidate, full_per_s) > best_j * SHORT_ENERGY_MARGIN:
             full_load = tester.simulated(candidate, full_per_s, tester.sizes.quick)
             if self._loses(candidate, best, full_load, SHORT_ENERGY_MARGIN):
                 return full_load
         rate = full_per_s
         for _ in range(_EQUAL_ENERGY_STEPS):  # watts hardly depend on the rate, so that this converges at once
-            rate = min(rate * self._joules(candidate, rate) / (usual_j * _CLEARLY_MORE), full_per_s)
+            rate = min(rate * self._joules(candidate, rate) / (best_j * _CLEARLY_MORE), full_per_s)
         missed = tester.race(candidate, rate)
         if missed.met:
             return None

@@ -107,6 +107,7 @@ def gated_norm_calls(count: int, tokens: Num, values: int, groups: int, in_torch
     """
     if not in_torch:
         return [elementwise_call("gated_norm", count, "norm", tokens, 3 * values * ACT)]
+    # The kind "quantize" is the measured curve of a kernel that reads values and writes them, as each of these does.
     sizes = [values * each for each in TORCH_NORM_BYTES] + 2 * [groups * TORCH_NORM_GROUP_BYTES]
     return [elementwise_call("gated_norm", count, "quantize", tokens, size) for size in sizes]
 

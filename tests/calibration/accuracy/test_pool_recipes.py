@@ -100,8 +100,9 @@ def test_ranks_of_sglang_share_its_limits(tmp_path: Path) -> None:
 
 
 def test_files_without_pools_are_left_out(tmp_path: Path) -> None:
-    """Drafts, single servers and files with several recipes are left out."""
+    """Drafts, single servers, files with several recipes and empty files are left out."""
     (tmp_path / "a.yaml").write_text(SGLANG.replace("tp-size: 8,", "tp-size: 8, speculative-algorithm: EAGLE,", 1))
     (tmp_path / "b.yaml").write_text("base: {}\nname: b\n")
     (tmp_path / "c.yaml").write_text(TRTLLM.replace("    decode:", "    other:"))
+    (tmp_path / "d.yaml").write_text("")
     assert recipes(tmp_path) == []
