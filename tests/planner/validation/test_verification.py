@@ -91,11 +91,16 @@ def drawn(rate: float = 1.0) -> RequestSet:
 
 
 def sent(n: int = N, slower: float = 1.0, rate: float = 1.0, longer: float = 1.0) -> Times:
-    """(when it was sent, when its tokens came) of requests as planned: the plan's rate, lengths and latencies."""
+    """(when it was sent, when its tokens came) of requests as planned: the plan's rate, lengths and expected latencies.
+
+    The expected latencies are the simulated ones times the middle of the stated error.
+    """
     rng, requests, cdf = np.random.default_rng(7), drawn(rate), answer().plans[0].latency_cdf
     first, gap = (
-        slower * np.interp(rng.random(N), np.array(cdf["quantiles"], float), np.array(cdf[key], float))
-        for key in ("ttft_s", "tpot_s")
+        slower
+        * prediction().error.factors(metric, np.array([0.5]))
+        * np.interp(rng.random(N), np.array(cdf["quantiles"], float), np.array(cdf[f"{metric}_s"], float))
+        for metric in ("ttft", "tpot")
     )
     counts = np.maximum(np.rint(requests.output_tokens * longer), 1).astype(int)
     rows = zip(requests.arrival_s.tolist(), first.tolist(), gap.tolist(), counts.tolist(), strict=True)
