@@ -1,6 +1,6 @@
 """Public points of prefill and decode pools: where their time to first token goes, in the run and in the simulation.
 
-    python benchmarks/disaggregated_points.py SCORE.py [PART_OF_A_NAME]
+    python benchmarks/disaggregated_points.py SCORE.py [PART_OF_A_NAME] [--recipes FOLDER]
 
 SCORE.py is the scorer that lies beside the measurements; it says what deployment and workload a point stands for. One
 line a point: mean time to first token measured and simulated, the simulated parts (client and tokeniser, wait, prompt,
@@ -11,6 +11,10 @@ hash, and of points whose layout is that of their recipe.
 The recipes of these runs (NVIDIA/srt-slurm, recipes/trtllm, the same from January to July 2026) name the layout. The
 table of points took it from a list that was corrected in March, so several runs of one recipe stand under two layouts
 (`has_recipe_layout`).
+
+With `--recipes`, only the points are simulated whose recipe is in FOLDER (a checkout of these recipes), with the seats,
+the tokens of a step and the KV cache that it states (pool_recipes.py). `--without-limits` takes the same points without
+them.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ import contextlib
 import hashlib
 import io
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -33,6 +37,7 @@ import numpy as np
 from error_budget import load
 from launch_facts import Row
 from measured_points import SEED, written
+from pool_recipes import Recipe, limits_of, recipes
 
 from catalogs.deployments.schema import load_deployment
 from catalogs.hardware.catalog import list_hardware
@@ -94,8 +99,13 @@ def has_recipe_layout(row: Row) -> bool:
     return not long or row["prefill_moe_ep_size"] in ("", "1", "1.0")
 
 
-def points(score: ModuleType, part: str = "") -> Iterator[Point]:
-    """Every point that the scorer takes and whose name contains `part`, simulated."""
+def points(
+    score: ModuleType, part: str = "", known: list[Recipe] | None = None, with_limits: bool = True
+) -> Iterator[Point]:
+    """Every point that the scorer takes and whose name contains `part`, simulated.
+
+    If recipes are given, only points with a recipe, with its limits unless `with_limits` is False.
+    """
     rows: list[Row] = []
     found: list[tuple[str, dict[str, Any], dict[str, Any], list[tuple[str, str, float]]]] = []
     known_rows: Callable[..., list[Row]] = score.known_rows
@@ -119,11 +129,20 @@ def points(score: ModuleType, part: str = "") -> Iterator[Point]:
     with contextlib.redirect_stdout(io.StringIO()), patch.dict(vars(score), exchanged):
         score.disaggregated(every)
     for row, (name, deployment, workload, want) in zip(rows, found, strict=True):
-        if part not in name:
+        limits = {} if known is None else limits_of(row, known)
+        if part not in name or limits is None:
             continue
+        if with_limits:
+            deployment = with_pools(deployment, limits)
         with written(deployment, workload) as files:
             run = simulate(compile_fleet(load_deployment(files[0])), load_workload(str(files[1])).materialise())
         yield Point(row, name, deployment, int(row["client_concurrency"]), want[0][2], want[1][2], run)
+
+
+def with_pools(deployment: dict[str, Any], limits: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The deployment with further keys of its pools."""
+    pools = deployment["disaggregation"]
+    return deployment | {"disaggregation": pools | {role: pools[role] | dict(own) for role, own in limits.items()}}
 
 
 def line(point: Point) -> str:
@@ -148,11 +167,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("score", type=Path)
     parser.add_argument("part", nargs="?", default="")
+    parser.add_argument("--recipes", type=Path, metavar="FOLDER")
+    parser.add_argument("--without-limits", action="store_true")
     arguments = parser.parse_args()
+    known = None if arguments.recipes is None else recipes(arguments.recipes)
     head = "".join(f"{word:>7}" for word in ("client", "wait", "prompt", "hand"))
     print(f"{'ms; requests a second':72}{'TTFT':>8}{'ours':>8} {head}{'req/s':>8}{'held':>8}{'ours':>8}")
     found = []
-    for point in points(load(arguments.score), arguments.part):
+    for point in points(load(arguments.score), arguments.part, known, not arguments.without_limits):
         found.append(point)
         print(line(point), flush=True)
     groups: dict[str, Callable[[Point], bool]] = {
@@ -160,6 +182,9 @@ def main() -> None:
         "half 0": lambda p: p.half == 0,
         "half 1": lambda p: p.half == 1,
         "sglang": lambda p: p.row["engine"] == "sglang",
+        "trtllm, B200": lambda p: p.row["engine"] == "trtllm" and p.row["system"] == "b200_sxm",
+        "trtllm, H100": lambda p: p.row["engine"] == "trtllm" and p.row["system"] == "h100_sxm",
+        "trtllm, H200": lambda p: p.row["engine"] == "trtllm" and p.row["system"] == "h200_sxm",
         "trtllm": lambda p: p.row["engine"] == "trtllm",
         "trtllm, layout of recipe": lambda p: p.row["engine"] == "trtllm" and has_recipe_layout(p.row),
         "trtllm, another layout": lambda p: p.row["engine"] == "trtllm" and not has_recipe_layout(p.row),

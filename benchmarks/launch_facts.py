@@ -26,6 +26,19 @@ Row = dict[str, str]
 #: at 8192 or more.
 WARMED_FROM = "2026-01-21"
 
+#: The day from which a table of the search space, and not the scripts of TensorRT-LLM for DeepSeek, chooses the layout.
+LAYOUT_STATED_FROM = "2025-11-03"
+
+#: Most clients without attention data parallelism in those scripts, by (system, precision), for 1k/1k, 1k/8k and 8k/1k.
+TENSOR_ATTENTION = {
+    ("b200_sxm", "fp8"): (32, 64, 64),
+    ("h200_sxm", "fp8"): (64, 64, 32),
+    ("b200_sxm", "fp4"): (255, 255, 32),
+}
+
+#: Most clients with experts that are cut over the ranks, in the script for fp4, by tensor_parallel. With fp8, none are.
+CUT_EXPERTS = {"4": (32, 32, 32), "8": (8, 16, 32)}
+
 
 def measured_on(row: Row) -> str:
     """The day of the run, such as 2026-01-21, so that texts sort by date; "" if the table does not state it."""
@@ -59,7 +72,7 @@ def trtllm_flags(row: Row) -> dict[str, Any]:
     if model.startswith("DeepSeek"):
         tokens = (clients + int(row["input_tokens_max"]) + 127) // 64 * 64
         warm, share = measured_on(row) >= WARMED_FROM, 0.75 if row["system"] == "h200_sxm" else 0.8
-        keys = {"kv_dtype": "fp8", "gpu_memory_utilization": share}
+        keys = {"kv_dtype": "fp8", "gpu_memory_utilization": share} | scripted_layout(row)
         return keys | {"max_num_batched_tokens": max(tokens, 8192) if warm else tokens}
     if model.startswith("gpt-oss") and row["system"] == "h200_sxm":
         experts = {"expert_parallel": True} if row["tensor_parallel"] != "1" else {}
@@ -72,6 +85,22 @@ def trtllm_flags(row: Row) -> dict[str, Any]:
             "gpu_memory_utilization": 0.85,
         }
     return {"kv_dtype": "fp8", "max_num_batched_tokens": 16384}
+
+
+def scripted_layout(row: Row) -> dict[str, Any]:
+    """The layout that TensorRT-LLM's scripts for DeepSeek chose by lengths and clients; {} where the table has it.
+
+    The table has the width of these runs and neither of the other two settings (dsr1_fp4_b200_trt, dsr1_fp8_b200_trt
+    and dsr1_fp8_h200_trt as of 2025-11-01).
+    """
+    if not "" < measured_on(row) < LAYOUT_STATED_FROM:
+        return {}
+    lengths = ("1024/1024", "1024/8192", "8192/1024").index(f"{row['input_tokens_max']}/{row['output_tokens_max']}")
+    clients, width = int(float(row["concurrency"])), row["tensor_parallel"]
+    if clients > TENSOR_ATTENTION[row["system"], row["precision"]][lengths]:
+        return {"tensor_parallel": 1, "data_parallel": int(width), "expert_parallel": True}
+    whole = row["precision"] == "fp8" or clients > CUT_EXPERTS[width][lengths]
+    return {"expert_parallel": True} if whole else {}
 
 
 def sglang_flags(row: Row) -> dict[str, Any]:

@@ -3,7 +3,7 @@ from .accuracy.stated_error import StatedError as StatedError
 from .bundles.bundle import Bundle as Bundle
 from .bundles.bundle import load_bundle as load_bundle
 from .fitting.fit import fit_bundle as fit_bundle
-from .importers.results import measured_runs as measured_runs
+from .importers.load_clients.results import measured_runs as measured_runs
 from .operators.operators import Collective as Collective
 from .operators.operators import DecodeAttention as DecodeAttention
 from .operators.operators import Elementwise as Elementwise

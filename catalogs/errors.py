@@ -1,8 +1,9 @@
-"""The error for invalid input, and the search for the nearest valid name."""
+"""The errors for invalid input and for outputs that cannot be written, and the search for the nearest valid name."""
 
 from __future__ import annotations
 
 import difflib
+import errno
 import math
 import re
 from collections.abc import Iterable
@@ -24,6 +25,14 @@ class InputError(ValueError):
         line += f"; nearest valid choice: {nearest}" if nearest else ""
         line += f"; hint: {hint}" if hint else ""
         super().__init__(printable(" ".join(line.split())))
+
+
+#: Errors of an output device: full, over quota or limit, failing, or closed.
+DEVICE_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
+
+class OutputError(InputError):
+    """A file that cannot be written because its device is full or failing; commands exit with status 74."""
 
 
 #: Longest value that a message repeats, in characters.

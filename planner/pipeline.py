@@ -42,9 +42,9 @@ from planner.answer.evaluate import (
     SeedBudget,
     objective_value,
     pareto,
-    prices_of,
 )
 from planner.answer.hardware_ranking import HardwareRanking, RankedHardware
+from planner.answer.plan_figures import prices_of
 from planner.answer.refusal import CLOSEST, Refuser, least_missed
 from planner.answer.schema import SCHEMA_VERSION, Answer, Refusal, Reproduce, SearchSummary
 from planner.evaluation.evaluator import Evaluator, apply_bounds

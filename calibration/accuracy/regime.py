@@ -49,6 +49,16 @@ class Regime:
         """Return the regime that a block `stated_error` states; a block without one has an unknown regime."""
         return cls(block.get("generation", ""), block.get("layers", ""))
 
+    @property
+    def key(self) -> str:
+        """Return the regime as a key of files, for example "hopper dense"; "" where a property is not known."""
+        return f"{self.generation} {self.layers}" if self.generation and self.layers else ""
+
+    def in_words(self) -> str:
+        """Return the models and accelerators of the regime, for example "dense models on Hopper"."""
+        name = self.generation.upper() if any(c.isdigit() for c in self.generation) else self.generation.title()
+        return f"{'dense models' if self.layers == 'dense' else 'models that are not dense'} on {name}"
+
     def block(self) -> dict[str, str]:
         """Return the known properties as keys of a block `stated_error`."""
         named = {"generation": self.generation, "layers": self.layers}

@@ -148,6 +148,7 @@ def fit(sets: Sequence[RunSet], widen: float = 1.0) -> list[Group]:
         at = _scores_at_levels(spread.scores(runs, of_runs), runs.n, widen)
         kept = {name: round(getattr(spread, name), 4) for name in ("centre", "typical", "waiting", "least_waiting")}
         kept |= {f"by_{name}": {key: round(f, 4) for key, f in factors[name].items()} for name in _PROPERTIES}
+        kept["n_by_regime"] = dict(sorted(Counter(r.key for r in runs.regimes if r.key).items()))
         about = {"engine": runs.engine, "metric": runs.metric, "n": runs.n, "source": runs.source}
         found.append(Group(**about, **kept, operator_weight=runs.operator_weight, scores=at))
     return found

@@ -79,6 +79,7 @@ class Group(BaseModel, extra="forbid", frozen=True):
         scores: Quantiles at LEVELS, ascending.
         by_generation: Factors by generation of the accelerator.
         by_layers: Factors by kind of layers.
+        n_by_regime: Number of runs by `Regime.key`; empty where it was not counted.
     """
 
     engine: str
@@ -93,6 +94,7 @@ class Group(BaseModel, extra="forbid", frozen=True):
     source: str
     by_generation: dict[str, PositiveFloat] = Field(default_factory=dict)
     by_layers: dict[str, PositiveFloat] = Field(default_factory=dict)
+    n_by_regime: dict[str, PositiveInt] = Field(default_factory=dict)
 
     def factor(self, regime: Regime) -> float:
         """Return the factor of a regime; 1, the runs of all regimes together, for what is not known of it."""
@@ -208,7 +210,7 @@ class StatedError:
     def block(self) -> dict[str, Any]:
         """Return the block `stated_error` of an answer's calibration.
 
-        Intervals by metric, and the number and source of their runs.
+        Intervals by metric, and the number and source of their runs; of these runs, how many are of the same regime.
         """
         groups = {m: g for m in METRICS if (g := self.group(m)) is not None}
         if not groups:
@@ -217,6 +219,8 @@ class StatedError:
         sources: dict[str, list[str]] = {}
         for metric, group in groups.items():
             sources.setdefault(group.source, []).append(metric)
+        counted = {m: g.n_by_regime.get(self.regime.key, 0) for m, g in groups.items() if g.n_by_regime}
+        of_regime = {"n_of_regime": counted} if counted and self.regime.key else {}
         waits = {"ttft_waiting_share": round(self.waiting_share, 4)} if self.waits("ttft") else {}
         return {
             **{m: list(self.interval(m) or ()) for m in groups},
@@ -224,6 +228,7 @@ class StatedError:
             **self.regime.block(),
             "coverage": COVERAGE,
             "n": {m: g.n for m, g in groups.items()},
+            **of_regime,
             "source": "; ".join(f"{', '.join(metrics)}: {source}" for source, metrics in sources.items()),
         }
 
@@ -287,7 +292,9 @@ def in_words(stated: dict[str, Any]) -> str:
         for m in ("ttft", "tpot", "itl", "e2e")
         if m in stated
     ]
-    return (
-        f"in {percent(stated['coverage'])} of cases the true value is {', '.join(ranges)} times the simulated one; "
-        f"from {max(stated['n'].values())} measured runs of this engine"
-    )
+    metric, n = max(stated["n"].items(), key=lambda item: item[1])
+    runs, counted = f"{n} measured runs of this engine", stated.get("n_of_regime", {})
+    if metric in counted:
+        runs += f", {counted[metric] or 'none'} of them of {Regime.read(stated).in_words()}"
+    covered = percent(stated["coverage"])
+    return f"in {covered} of cases the true value is {', '.join(ranges)} times the simulated one; from {runs}"

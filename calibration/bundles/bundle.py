@@ -237,8 +237,8 @@ def load_bundle(accelerator: Accelerator, path: Path | None = None, engine: Engi
     """Load the bundle at `path`, or the best one for the accelerator and the engine.
 
     Without `path`, the accelerator's own calibration comes before one that stands in for it, and the user's before the
-    shipped one. Of shipped tables, those of the engine's nearest version price its operators. Where there is none, the
-    bundle is the roofline alone.
+    shipped one. Of shipped tables, those of the engine's nearest version price its operators, of another board of the
+    same chip if the engine was timed there alone (`_sibling`). Where there is none, the bundle is the roofline alone.
 
     Raises:
         InputError: A bundle is damaged, or belongs to hardware that may not stand in for the accelerator.
@@ -251,7 +251,7 @@ def load_bundle(accelerator: Accelerator, path: Path | None = None, engine: Engi
         return _assemble(accelerator, facts, models, candidates[facts.hardware])
     stored = _stored(accelerator)
     if stored is not None:
-        folder, rule = stored
+        folder, rule = _sibling(accelerator, stored[0], engine) or stored
         facts, models = _read(folder)
         if facts.hardware != folder.name:
             raise InputError(f"bundle in {folder} is for other hardware", facts.hardware, folder.name)
@@ -281,6 +281,37 @@ def _stored(accelerator: Accelerator) -> tuple[Path, str | None] | None:
             if (folder / name / JSON_NAME).is_file():
                 return folder / name, rule
     return None
+
+
+def _sibling(accelerator: Accelerator, folder: Path, engine: EngineProfile | None) -> tuple[Path, str] | None:
+    """Return the bundle of a board of the same chip on which the engine was timed, and the notice of its transfer.
+
+    It is None if the shipped bundle in `folder` has tables of the engine, or no such board is known (`releases_like` of
+    its hardware file). Kernels differ more between engines than between boards. On B200, GB200, H100 and H200, where
+    SGLang and TensorRT-LLM were timed, tables of a sibling have a median error of 2 to 5 % over common operators, and
+    those of vLLM on the same board 6 to 11 % (`tests/calibration/bundles/test_siblings.py`).
+    """
+    if engine is None or folder.parent != shipped_folder():
+        return None
+    sibling = accelerator.releases_like
+    wanted = Release(engine.operator_tables, engine.version)
+    if (
+        sibling is None
+        or nearest_release(_timed(folder), wanted)
+        or not nearest_release(_timed(folder.parent / sibling), wanted)
+    ):
+        return None
+    rule = f"no public operator tables of {engine.operator_tables} on {folder.name}"
+    return (
+        folder.parent / sibling,
+        f"{rule}: operators measured on {sibling} applied to the roofline of {accelerator.name}",
+    )
+
+
+def _timed(folder: Path) -> list[Release]:
+    """Return the engine releases with tables in the folder of an accelerator, first that of its bundle."""
+    facts, _ = _read(folder)
+    return [Release(facts.engine, facts.engine_version), *releases_in(folder)]
 
 
 def _of_engine(found: Bundle, folder: Path, rule: str | None, engine: EngineProfile | None) -> Bundle:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def import_(
-    more: Annotated[list[Path] | None, typer.Argument(metavar="[FILE]…", help="More files of --results.")] = None,
+    more: Annotated[list[Path] | None, typer.Argument(metavar="FILE", help="More files of --results.")] = None,
     tables: Tables = None,
     from_package: Annotated[
         bool, typer.Option("--from-package", help="Tables inside the installed aiconfigurator-core or aisimulate.")
@@ -79,7 +79,7 @@ Imported = tuple[list[str], dict[str, Any]]
 
 
 def _results(files: list[Path]) -> Imported:
-    from calibration.importers.results import measured_runs
+    from calibration.importers.load_clients.results import measured_runs
 
     runs = [run for file in files for run in measured_runs(file)]
     lines = [line for run in runs for line in _run_lines(run)]
@@ -87,7 +87,7 @@ def _results(files: list[Path]) -> Imported:
 
 
 def _steps(file: Path, out: Path | None) -> Imported:
-    from calibration.importers.results import read_steps
+    from calibration.importers.engine_steps import read_steps
     from catalogs.io.output_files import atomic_folder
 
     found = read_steps(file)

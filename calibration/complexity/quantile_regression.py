@@ -10,6 +10,8 @@ second and 20 MB, and a fit of a thousand requests here takes a millisecond.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from fractions import Fraction
 from typing import Final
 
 import numpy as np
@@ -55,7 +57,27 @@ def quantile_fit(columns: FloatArray, values: FloatArray, level: float) -> Float
         leaves = steepest % len(points)
         change = moves[:, leaves] * (1.0 if steepest == leaves else -1.0)
         points[leaves] = _next_point(left, change * others, float(slopes[steepest]))
-    return np.asarray(np.linalg.solve(columns[points], values[points]), dtype=np.float64)
+    return np.array(_through(columns[points].tolist(), values[points].tolist()))
+
+
+def _through(rows: Sequence[Sequence[float]], values: Sequence[float]) -> list[float]:
+    """Return the coefficients of the fit that passes through as many points as it has coefficients.
+
+    The elimination is exact, so that the digits depend neither on the order of the points nor on the kernels that the
+    library of linear algebra chooses for a processor.
+
+    Args:
+        rows: The columns at each point, independent.
+        values: The value at each point.
+    """
+    system = [[*map(Fraction, row), Fraction(value)] for row, value in zip(rows, values, strict=True)]
+    for i in range(len(system)):
+        pivot = next(row for row in system[i:] if row[i])
+        system.remove(pivot)
+        pivot = [entry / pivot[i] for entry in pivot]
+        system = [[a - row[i] * b for a, b in zip(row, pivot, strict=True)] for row in system]
+        system.insert(i, pivot)
+    return [float(row[-1]) for row in system]
 
 
 def _next_point(left: FloatArray, change: FloatArray, slope: float) -> int:

@@ -18,7 +18,8 @@ many load them as the tables' mild power law does. Of the tables' two power laws
 of 256 experts, 4,096 tokens), 1.2 sends half of all tokens to one expert and puts 1.7 times the mean on the busiest of
 8 ranks, 1.01 a quarter and 1.5 times: the milder one is nearer to trained routers. The time that a balanced router
 takes is a second curve: longer with few tokens, which reach more experts, and shorter with many. A model whose router
-is known has the share of that difference which its reach or its imbalance has between the two.
+is known has the share of that difference which its reach or its imbalance has between the two. One with more skew than
+the usual router reaches fewer experts, which saves the time that the curve of few tokens takes for the others.
 
 A batch with more tokens never takes less time, so each curve is made non-decreasing by isotonic regression of
 logarithms and interpolated linearly in log time over log tokens. The tables fall by up to 15 % where the engine's tuned
@@ -39,7 +40,7 @@ from calibration.families.curve import isotonic, origin_at
 from calibration.families.grid import by
 from calibration.families.nonnegative import nonnegative
 from calibration.operators.cost import INTERPOLATED, ROOFLINE, broadcast
-from calibration.operators.expert_loads import imbalance_share, reach_share
+from calibration.operators.expert_loads import DEFAULT_SKEW, imbalance_share, reach_share, reached_by_both
 from calibration.operators.operators import Gemm, GroupedGemm
 from calibration.operators.roofline import compute_dtype, memory_s, padding_s, roofline_s
 from catalogs.arrays import FloatArray
@@ -68,6 +69,9 @@ SHARE_CHAIN: dict[str, tuple[str, ...]] = {"mxfp4_marlin": ("mxfp4_marlin", "int
 
 #: Rows of at most this many tokens show the chain around the products.
 CHAIN_TOKENS = 8.0
+
+#: Up to this many rows per expert, half a tile, a product takes as long as reading the weights.
+ONE_TILE_ROWS = 8.0
 
 #: The chain takes at most this share of the shortest row of a curve.
 MOST_CHAIN = 0.9
@@ -350,11 +354,29 @@ def _relieved(grid: FloatArray, seconds: FloatArray, relief: FloatArray, op: Gro
     """Return the seconds under the router of `op`, ascending, from those of the tables' loads and the log relief.
 
     In logarithms, the excess over even loads is in proportion to the imbalance, and what a balanced router takes longer
-    because it reaches more experts is in proportion to the experts that the router of `op` reaches beyond the usual.
+    because it reaches more experts is in proportion to the experts that the router of `op` reaches beyond the usual. A
+    router with more skew than the usual one reads fewer experts. Its loads are those of the tables, or of the usual
+    router where these are more uneven: more uneven ones were not timed.
     """
     sizes, skew = (op.n_experts, op.experts_per_token, op.expert_ranks), float(op.skew or 0.0)
-    share = np.where(relief > 0.0, reach_share(grid, sizes[:2], skew), 1.0 - imbalance_share(grid, sizes, skew))
-    return np.maximum.accumulate(seconds * np.exp(share * relief))
+    uneven, unread_s = imbalance_share(grid, sizes, min(skew, DEFAULT_SKEW)), np.zeros_like(grid)
+    if skew > DEFAULT_SKEW:
+        uneven, unread_s = np.maximum(uneven, 1.0), _unread_s(grid, seconds, op)
+    share = np.where(relief > 0.0, reach_share(grid, sizes[:2], skew), 1.0 - uneven)
+    return np.maximum.accumulate(seconds * np.exp(share * relief) - unread_s)
+
+
+def _unread_s(grid: FloatArray, seconds: FloatArray, op: GroupedGemm) -> FloatArray:
+    """Return the seconds that a router with more skew than the usual one saves, because it reads fewer experts.
+
+    Up to ONE_TILE_ROWS rows per expert, a curve over tokens is one over the experts that they reach under the usual
+    router. The result, in the shape of the grid, is the difference between the experts of both routers on that curve.
+    """
+    sizes = (op.n_experts, op.experts_per_token, op.expert_ranks)
+    usual, own = reached_by_both(grid, sizes, float(op.skew or 0.0))
+    few = grid * op.experts_per_token <= ONE_TILE_ROWS * op.n_experts
+    streamed = np.interp([usual, own], usual[few], seconds[few])  # beyond the few tokens, their last value
+    return np.asarray(streamed[0] - streamed[1], dtype=np.float64)
 
 
 def _between(

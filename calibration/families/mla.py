@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from calibration.families.base import FittedOn, Parts
 from calibration.families.mla_grid import MlaGrid
+from calibration.families.uncalibrated import UncalibratedModel
 from calibration.operators.cost import INTERPOLATED, ROOFLINE, broadcast
 from calibration.operators.operators import MlaModule
 from calibration.operators.roofline import roofline_s
@@ -70,7 +71,10 @@ class MlaModel:
     def cost(self, op: MlaModule, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
         """Return (seconds, origin) in the broadcast shape of sequences, tokens, pairs and context_tokens."""
         sequences, tokens, pairs, context = broadcast(op.sequences, op.tokens, op.pairs, op.context_tokens)
-        grid, measured = self._grid(op)
+        found = self._grid(op)
+        if found is None:
+            return UncalibratedModel(self.family).cost(op, accelerator)
+        grid, measured = found
         length = (context if op.stage == "decode" else tokens) / np.maximum(sequences, 1e-9)
         seconds, origin = grid.at(float(op.n_heads), sequences, length)
         if op.stage == "prefill":
@@ -80,8 +84,11 @@ class MlaModel:
             seconds = seconds + extra_s
         return self._scaled(op, measured, accelerator, seconds, origin)
 
-    def _grid(self, op: MlaModule) -> tuple[MlaGrid, MlaModule]:
-        """Return the grid to use, and the operator that it measured (its dtypes, the reference shape)."""
+    def _grid(self, op: MlaModule) -> tuple[MlaGrid, MlaModule] | None:
+        """Return the grid to use, and the operator that it measured (its dtypes, the reference shape).
+
+        None if nothing of the operator's stage was measured, as of prompts where blocks are composed from their parts.
+        """
         near = STANDS_FOR.get(op.dtype, (op.dtype,))
         for dtype in (*near, *(d for d in ("bf16", "fp8_block", "fp4") if d not in near)):
             for kv_dtype in (op.kv_dtype, "bf16", "fp8"):
@@ -89,7 +96,7 @@ class MlaModel:
                     same = dtype if dtype != "fp8_block" or op.dtype not in ("fp8", "fp8_block") else op.dtype
                     measured = replace(op, dtype=same, kv_dtype=kv_dtype, **dict[str, Any](REFERENCE_SHAPE))
                     return self.grids[op.stage, dtype, kv_dtype], measured
-        raise InputError("this stage of MLA was not measured", op.stage)
+        return None
 
     def _scaled(
         self, op: MlaModule, measured: MlaModule, accelerator: Accelerator, seconds: FloatArray, origin: FloatArray

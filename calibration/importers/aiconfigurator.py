@@ -32,7 +32,7 @@ import pandas as pd
 
 from calibration.families.mla import REFERENCE_SHAPE
 from calibration.importers.expert_routing import as_served
-from calibration.importers.mla_blocks import decode_blocks
+from calibration.importers.mla_blocks import TABLE_OF, as_fused, decode_blocks
 from calibration.importers.repeated_timings import TIMED_ALIKE, median_products, shorter_decodes
 from calibration.operators.operators import window_pairs
 from calibration.rows.dataset import OPERATOR_COLUMNS
@@ -136,6 +136,9 @@ def import_tables(
     if not found:
         raise InputError("no operator tables in this folder", str(tables / system))
     found |= _repeated(tables, hardware, engine, version, found)
+    if "mla" in found and engine == "vllm" and parse_hardware(hardware).accelerator.has_hbm:
+        own = version or newest_version(tables, system, "mla", TABLE_OF["decode"], engine)
+        found["mla"] = as_fused(found["mla"], tables, system, own or "")
     if "mla" not in found and version is not None:
         found |= _composed_mla(tables, hardware, engine, version, found)
     return {family: rows for family, rows in found.items() if len(rows)}

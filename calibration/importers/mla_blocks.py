@@ -1,4 +1,4 @@
-"""Compose decode blocks of MLA from tables that time their parts: attention, absorbed products and projections.
+"""Rows of MLA blocks: decodes composed from tables of their parts, and whole blocks without norms that no engine runs.
 
 The tables of vLLM and TensorRT-LLM time whole blocks of a layer. Those of SGLang time the attention kernel and the two
 absorbed products (queries into the latent space, outputs out of it); the projections are in its table of products. A
@@ -6,11 +6,26 @@ block of one rank with h heads is, in order: the projection to the latent querie
 heads, the first absorbed product, the attention, the second absorbed product, and the projection of the outputs, with
 SMALL_KERNELS between them. Prefill is not composed: the tables time the absorbed kernel, and the engine expands the
 keys and values of prompts.
+
+The collector of vLLM's blocks ran the RMSNorms and the rotation as chains of torch kernels, which an engine fuses or
+compiles. Its authors timed the blocks of B200 again with vLLM's own kernels (`norm_dispatch` in collection_meta.yaml:
+"the previous rows ran the never-in-serving native chain", +34 % in one anchor), and those of no other board. B200 has
+tables of both kinds: 0.22 ran the chain and 0.24 does not. Their difference, the surplus of the chain, depends on the
+tokens alone, not on dtype, heads or context: 44 us for one token, 64 us for 64, and 30 ns a token for long prompts.
+
+The rows of GB200, B300 and GB300 exceed those of B200 by as much (38 to 43 us at one token, 220 to 260 us at 8,192),
+and the surplus of B200 is taken off them and off those of H100 and H200. TensorRT-LLM's blocks on the same boards,
+which ran no chain, confirm it: in block-scaled FP8, decodes of 1 to 256 sequences and prompts of 128 to 2,048 tokens
+take 1.6 to 2.2 times as long in vLLM's rows of GB200 and 1.3 to 1.9 times in those of Hopper; without the surplus it is
+0.98 to 1.05 and 0.80 to 0.99 times, and on B200 1.00 to 1.08 times. Other boards have no such blocks to compare with
+and keep their rows.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -20,6 +35,7 @@ from calibration.operators.operators import Gemm
 from calibration.rows.physics_check import gate
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
+from catalogs.io.yaml_files import read_yaml
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,6 +48,17 @@ SMALL_KERNEL_S: Final = 2e-6
 
 #: Dtypes of projections for which blocks are composed, where the products were timed in them.
 DTYPES: Final = ("bf16", "fp8_block", "fp4")
+
+#: The board with tables of both kinds, the release that ran the chain, and the release that does not.
+TIMED_TWICE: Final = ("b200_sxm", "0.22.0", "0.24.0")
+
+#: Table of each stage of a block.
+TABLE_OF: Final = {"prefill": "mla_context_module_perf", "decode": "mla_generation_module_perf"}
+
+#: A block keeps at least this share of its time.
+LEAST_SHARE: Final = 0.3
+
+_SHAPE: Final = ["kv_cache_dtype", "gemm_type", "num_heads", "batch_size", "isl", "step"]
 
 
 def decode_blocks(
@@ -84,3 +111,56 @@ def _projections_s(
     latent = s["q_lora_rank"] + s["kv_lora_rank"] + s["rope_head_dim"]
     shapes = ((latent, s["hidden_size"]), (heads * query, s["q_lora_rank"]), (s["hidden_size"], heads * value))
     return np.asarray(sum(model.cost(Gemm(batch, n, k, dtype), accelerator)[0] for n, k in shapes), dtype=np.float64)
+
+
+def as_fused(rows: pd.DataFrame, tables: Path, system: str, version: str) -> pd.DataFrame:
+    """Return rows of MLA blocks without the surplus of the chain of norms.
+
+    Rows stay as they are if they were timed without it, or if a table that tells the surplus is missing.
+
+    Args:
+        rows: Rows of vLLM's blocks: stage, tokens (new ones of all sequences), seconds.
+        tables: Folder of all systems.
+        system: Folder of the system of the rows.
+        version: Version of vLLM of the rows.
+    """
+    seconds = rows.seconds.to_numpy(float).copy()
+    for stage, name in TABLE_OF.items():
+        found = None if timed_fused(tables / system / "mla" / "vllm" / version, name) else surplus(tables, name)
+        own = (rows.stage == stage).to_numpy()
+        if found is not None and own.any():
+            tokens, surplus_s = found
+            rest = seconds[own] - np.interp(rows.tokens.to_numpy(float)[own], tokens, surplus_s)
+            seconds[own] = np.maximum(rest, LEAST_SHARE * seconds[own])
+    return rows.assign(seconds=seconds)
+
+
+def timed_fused(folder: Path, table: str) -> bool:
+    """Return whether the notes on a folder of tables say that a table was timed with the norms of the engine."""
+    file = folder / "collection_meta.yaml"
+    notes: Mapping[str, Any] = read_yaml(file) if file.is_file() else {}
+    return "norm_dispatch" in notes.get("tables", {}).get(table, {})
+
+
+def surplus(tables: Path, table: str) -> tuple[FloatArray, FloatArray] | None:
+    """Return (tokens, seconds) of the chain, each shape (n,), tokens ascending; None if a table of B200 is missing.
+
+    The median counts over all blocks of as many tokens. It does not fall with the tokens.
+    """
+    import pandas as pd
+
+    system, chained, fused = TIMED_TWICE
+    files = [tables / system / "mla" / "vllm" / version / f"{table}.parquet" for version in (chained, fused)]
+    if not all(file.is_file() for file in files):
+        return None
+    both = pd.concat([_medians(file) for file in files], axis=1, keys=["chained", "fused"]).dropna().reset_index()
+    length = both.isl if table == TABLE_OF["prefill"] else 1
+    by_tokens = (both.chained - both.fused).groupby(both.batch_size * length).median().sort_index() * 1e-3
+    return by_tokens.index.to_numpy(float), np.maximum.accumulate(by_tokens.to_numpy(float))
+
+
+def _medians(file: Path) -> pd.Series[float]:
+    import pandas as pd
+
+    raw = pd.read_parquet(file)
+    return raw[raw.mla_dtype == "bfloat16"].groupby(_SHAPE)["latency"].median()

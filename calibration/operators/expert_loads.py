@@ -92,11 +92,29 @@ def _reached_on_busiest(tokens: int, sizes: tuple[int, int, int], skew: float) -
     return min(float(np.add.reduceat(drawn, first, axis=2).max(axis=2).mean()), float(tokens * top))
 
 
+def reached_by_both(tokens: FloatArray, sizes: tuple[int, int, int], skew: float) -> tuple[FloatArray, FloatArray]:
+    """Return the experts that tokens reach under the default router and under one with more skew.
+
+    Both have the shape of `tokens` and never decrease; the second is at most the first. Between NODES they are
+    interpolated over the logarithm of the tokens. `sizes` are the experts, the experts per token and the ranks.
+    """
+    usual, own = _reached_at_nodes(sizes, DEFAULT_SKEW), _reached_at_nodes(sizes, skew)
+    at = np.log(np.maximum(tokens, 1.0))
+    return np.interp(at, np.log(NODES), usual), np.interp(at, np.log(NODES), np.minimum(own, usual))
+
+
+@lru_cache(maxsize=256)
+def _reached_at_nodes(sizes: tuple[int, int, int], skew: float) -> npt.NDArray[np.float64]:
+    found: npt.NDArray[np.float64] = np.maximum.accumulate(reached(np.asarray(NODES, dtype=np.float64), sizes, skew))
+    return found
+
+
 def reach_share(tokens: FloatArray, sizes: tuple[int, int], skew: float) -> FloatArray:
     """Return by how much of the way from the default router to a balanced one a router reaches more experts.
 
-    0 is the router of DEFAULT_SKEW and 1 a balanced one, and no router counts as reaching fewer experts than the
-    default. The result has the shape of `tokens`; `sizes` are the experts and the experts per token.
+    0 is the router of DEFAULT_SKEW and 1 a balanced one. A router with more skew than the default, which reaches fewer
+    experts (`reached_by_both`), has 0 here. The result has the shape of `tokens`; `sizes` are the experts and the
+    experts per token.
     """
     return np.asarray(np.interp(np.log(np.maximum(tokens, 1.0)), np.log(NODES), _reach_shares(sizes, skew)))
 

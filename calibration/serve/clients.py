@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 import numpy as np
 
 from calibration.accuracy.measured_run import MeasuredRun
-from calibration.importers.results import measured_run_file
+from calibration.importers.load_clients.results import measured_run_file
 from calibration.serve.resident_program import ResidentProgram
 from calibration.serve.server import log_tail
 from catalogs.errors import InputError

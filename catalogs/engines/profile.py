@@ -230,6 +230,8 @@ class EngineProfile:
     cut_scale_blocks: Literal["refused", "refined", "padded"] = "padded"
     #: Linear attention projects q, k and v, the gate, and each kind of scalar of a head in products of their own.
     splits_scan_inputs: bool = False
+    #: Kernels of PyTorch compute the gated norm of Mamba-2 one after the other, not one fused kernel.
+    mamba_norm_in_torch: bool = False
     #: One operator of a library launches the routing and all kernels of the routed experts, without Python in between.
     launches_experts_at_once: bool = False
     model_defaults: tuple[ModelDefaults, ...] = ()  # rules by model and accelerator, in order

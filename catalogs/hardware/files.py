@@ -74,6 +74,7 @@ class HardwareFile(StrictYamlBlock):
     architecture: str
     maker: Literal["nvidia", "amd", "intel", "google"] = "nvidia"  # of a card; CPUs have none
     calibrated_like: str | None = None  # file whose calibration is used where this one has none; same architecture only
+    releases_like: str | None = None  # file whose tables price engines that were not timed here; a board of one chip
     driver_names: tuple[str, ...] = Field(default=(), strict=False)  # names that the driver reports, for `local`
     memory_mib: PositiveFloat
     bandwidth_gb_per_s: PositiveFloat
@@ -171,6 +172,7 @@ def build_accelerator(file: HardwareFile) -> Accelerator:
         cache_bytes=cache_bytes(file.name),
         multiprocessors=file.sms or 0,
         calibrated_like=file.calibrated_like,
+        releases_like=file.releases_like,
     )
 
 

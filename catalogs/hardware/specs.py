@@ -28,6 +28,7 @@ class Accelerator:
     multiprocessors: int = 0  # streaming multiprocessors or compute units; 0: not known
     high_clocks: bool = False  # clocks as high as those of GeForce, RTX and Ada boards
     calibrated_like: str | None = None  # hardware whose calibration stands in where this one has none
+    releases_like: str | None = None  # hardware whose tables price engines of which this one has none
 
     def flops_for(self, dtype: str) -> float:
         """Return the peak dense flops per second of a matrix product of `dtype` operands, else of bf16, fp16 or fp32.

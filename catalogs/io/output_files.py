@@ -15,7 +15,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from catalogs.errors import InputError
+from catalogs.errors import DEVICE_ERRORS, InputError, OutputError
 
 
 def write_atomically(path: Path, parts: Iterable[str]) -> None:
@@ -63,7 +63,9 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 def _unwritable(path: Path, error: OSError) -> InputError:
-    return InputError(f"cannot write {path}: {error.strerror or error}")
+    """Return the error to raise: an OutputError if the device is at fault, otherwise that of an unsuitable path."""
+    kind = OutputError if error.errno in DEVICE_ERRORS else InputError
+    return kind(f"cannot write {path}: {error.strerror or error}")
 
 
 def make_folder(path: Path) -> Path:
@@ -163,7 +165,7 @@ def atomic_folder(target: Path, replace: bool = False, keep: Sequence[str] = ())
         else:
             part.rename(target)
     except OSError as error:
-        raise InputError(f"cannot write there ({error.strerror or type(error).__name__})", str(target)) from None
+        raise _unwritable(target, error) from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
 

@@ -325,7 +325,12 @@ class LinearAttention(Mixer):
     @property
     def words(self) -> str:
         """Mamba-2 or the gated delta rule, which differ in their gates."""
-        return "Mamba-2" if self.n_head_gates == 1 else "gated delta rule"
+        return "Mamba-2" if self.is_mamba else "gated delta rule"
+
+    @property
+    def is_mamba(self) -> bool:
+        """Return whether it is Mamba-2 and not a gated delta rule, which has a second scalar per head."""
+        return self.n_head_gates == 1
 
     @property
     def key_size(self) -> int:

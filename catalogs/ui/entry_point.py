@@ -20,7 +20,7 @@ from typing import Any, Final, TextIO
 
 import typer
 
-from catalogs.errors import InputError, printable
+from catalogs.errors import DEVICE_ERRORS, InputError, OutputError, printable
 from catalogs.ui.crash_report import show_on_stderr, summary, write_crash_report
 from catalogs.ui.interrupts import endings_as_interrupt, exit_at_next_ending
 
@@ -28,9 +28,6 @@ from catalogs.ui.interrupts import endings_as_interrupt, exit_at_next_ending
 DONE, BAD_INPUT, INTERNAL_ERROR, OUTPUT_ERROR, INTERRUPTED = 0, 2, 70, 74, 130
 
 OUR_PACKAGES = ("catalogs", "calibration", "simulator", "planner")
-
-#: Errors of an output device: full, over quota or limit, failing, or closed.
-_OUTPUT_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 #: Errors of a path that someone has named: too long, a loop of links, a file where a folder should be, or no rights.
 _PATH_ERRORS: Final = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)
@@ -71,7 +68,7 @@ def run_command(name: str, command: Callable[..., Any], args: list[str] | None =
         _discard(sys.stdout)
         return DONE
     except OSError as error:
-        if error.errno in _OUTPUT_ERRORS:
+        if error.errno in DEVICE_ERRORS:
             _discard(sys.stdout)
             show_on_stderr(f"{name}: cannot write {error.filename or 'the output'}: {error.strerror or error}")
             _discard(sys.stderr)
@@ -92,7 +89,7 @@ def _run(name: str, command: Callable[..., Any], args: list[str] | None, last: b
                 import_help()
             status = command(args, standalone_mode=False, prog_name=name)
     except InputError as error:
-        return _refuse(name, str(error))
+        return _refuse(name, str(error), OUTPUT_ERROR if isinstance(error, OutputError) else BAD_INPUT)
     except _USAGE_ERROR as error:
         return _refuse(name, _usage(error))
     except (KeyboardInterrupt, typer.Abort):
@@ -205,6 +202,6 @@ def _end_interrupted(name: str, text: str = "") -> int:
     return INTERRUPTED
 
 
-def _refuse(name: str, line: str) -> int:
+def _refuse(name: str, line: str, status: int = BAD_INPUT) -> int:
     show_on_stderr(f"{name}: {printable(' '.join(line.split()))}")
-    return BAD_INPUT
+    return status

@@ -133,7 +133,7 @@ def need_plotly() -> None:
     try:
         import plotly  # noqa: F401
     except ImportError:
-        raise InputError("reports need plotly", "not installed", hint="pip install '.[report]'") from None
+        raise InputError("reports need plotly, which is not installed", hint="pip install '.[report]'") from None
 
 
 def _safe(text: str) -> str:

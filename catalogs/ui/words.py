@@ -148,5 +148,5 @@ def duration_text(value_s: float) -> str:
 
 
 def hours_text(value_s: float) -> str:
-    """Return a duration in hours, such as "14.5 h"."""
-    return f"{value_s / HOUR_S:.3g} h"
+    """Return a time of day or a long duration in hours, such as "14.5 h", and below one hour as "184 s" or "30 min"."""
+    return f"{value_s / HOUR_S:.3g} h" if value_s >= HOUR_S or value_s == 0 else human_s(value_s)

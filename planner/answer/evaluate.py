@@ -1,7 +1,7 @@
 """Simulate the figures of a plan with independent seeds, all replicas together and error bars.
 
 Besides the objectives, a plan has latency curves over the rate and latency distributions at its rate. The module also
-derives blocks of the answer from these plans: assumptions, prices and the Pareto set.
+derives the Pareto set of these plans.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ from typing import Any, Final
 import numpy as np
 
 from calibration.accuracy.stated_error import StatedError
-from planner.answer.plan_figures import cdf_of, curve_of, few_requests, mean_of, n_conditioned, steady_metrics
+from planner.answer.plan_figures import (
+    cdf_of,
+    curve_of,
+    few_requests,
+    mean_of,
+    missed_above,
+    n_conditioned,
+    steady_metrics,
+)
 from planner.answer.plan_schema import (
     QUEUE,
     CalibrationBlock,
@@ -26,15 +34,9 @@ from planner.answer.plan_schema import (
     SloValue,
     Survival,
 )
-from planner.economics.money import PriceLine, Rates, energy, money, price_rows
+from planner.economics.money import Rates, energy, money
 from planner.evaluation.capacity import TOLERANCE, WIDEN, find_capacity, walk_to_capacity
-from planner.evaluation.confidence import (
-    Confidence,
-    LatencyCurve,
-    Spread,
-    confidence,
-    sure_rate_per_s,
-)
+from planner.evaluation.confidence import Confidence, LatencyCurve, Spread, confidence, sure_rate_per_s
 from planner.evaluation.evaluator import (
     NO_ALLOWANCE,
     SHORT_RUN_MARGIN,
@@ -46,7 +48,7 @@ from planner.evaluation.evaluator import (
     verdict_of,
 )
 from planner.problem.candidate import Candidate
-from planner.problem.price_list import PriceList, rental_need
+from planner.problem.price_list import PriceList
 from planner.search.candidate_tester import CandidateTester
 
 #: Rates relative to the operating point, at which the slope of the latency is determined (for the error bars).
@@ -186,7 +188,7 @@ class PlanEvaluator:
             capacity = self._sure_rate(rate / (1 + TOLERANCE), at, curve)[0]
         plan = self._plan(candidate, capacity, verdict, bars, details, seen)
         if capacity is not None:
-            plan = plan.model_copy(update={"limited_by": _limit(capacity, probes) or limit})
+            plan = plan.model_copy(update={"limited_by": missed_above(capacity, probes) or limit})
         survival = self._survival(candidate, rate, effort.capacity)
         if survival is not None:
             plan = plan.model_copy(update={"survival": survival})
@@ -328,18 +330,33 @@ class PlanEvaluator:
         What limits it is None if the plan is sure at the start. If no rate above `least_per_s` is sure, the result is
         the last rate tried.
         """
-        limit = None
+        limit, unsure_per_s = None, at.requests_per_s
         for _ in range(_SURE_STEPS):
             bars = self._bars(at.verdict, seen, at.error)
             if self._sure(at.verdict, bars):
-                break
-            limit = self._missed(at.verdict, bars)
+                return self._raised_between(candidate, at, unsure_per_s, seen, effort), limit
+            limit, unsure_per_s = self._missed(at.verdict, bars), at.requests_per_s
             surest, _ = self._sure_rate(at.requests_per_s, at, seen)
             rate = min(at.requests_per_s / (1 + TOLERANCE), surest or at.requests_per_s)
             if rate <= least_per_s:
                 break
             at = self._point(candidate, rate, effort)
         return at, limit
+
+    def _raised_between(
+        self, candidate: Candidate, at: _Point, unsure_per_s: float, seen: list[Verdict], effort: SeedBudget
+    ) -> _Point:
+        """Return a point at which a plan is sure, at most a factor of `_RAISE` below a rate at which it is not.
+
+        A latency curve that rises late may lead from an unsure rate to one that is far too low.
+        """
+        while unsure_per_s > at.requests_per_s * _RAISE:
+            middle = self._point(candidate, math.sqrt(at.requests_per_s * unsure_per_s), effort)
+            if self._is_sure(middle, seen):
+                at = middle
+            else:
+                unsure_per_s = middle.requests_per_s
+        return at
 
     def _is_sure(self, at: _Point, seen: list[Verdict]) -> bool:
         """Return whether a plan is sure at a rate, by the curve that the verdicts form."""
@@ -449,22 +466,6 @@ class PlanEvaluator:
             return None, None
         least = min(rates, key=rates.__getitem__)
         return rates[least], least if rates[least] < highest_per_s else None
-
-
-def _limit(capacity: float, probes: Sequence[Verdict]) -> str | None:
-    """Return the objective missed just above the capacity, or QUEUE; None if no higher rate was simulated."""
-    beyond = [v for v in probes if v.requests_per_s > capacity * (1 + TOLERANCE / 4) and not v.met]
-    if not beyond:
-        return None
-    first = min(beyond, key=lambda v: v.requests_per_s)
-    return first.worst.name if first.value_ratio > 1 else QUEUE
-
-
-def prices_of(plan: Plan, candidate: Candidate) -> list[PriceLine]:
-    """Return the prices of the plan in all regions of all clouds, per hour and per token, with the carbon there."""
-    output, total = plan.metric("output_tokens_per_s"), plan.metric("total_tokens_per_s")
-    kwh = None if plan.energy is None else plan.energy.kwh_per_million_output_tokens
-    return price_rows(rental_need(candidate), output or 0.0, total or 0.0, kwh)
 
 
 def objective_value(objective: str, with_load: bool, entry: EvaluatedPlan) -> float:

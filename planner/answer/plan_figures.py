@@ -1,4 +1,4 @@
-"""The figures of a plan from its runs: metrics, latency curves over the rate, and latency distributions."""
+"""The figures of a plan from its runs: metrics, latency curves over the rate, latency distributions and prices."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from typing import Any, Final
 import numpy as np
 
 from catalogs.ui.words import counted, digits
-from planner.answer.plan_schema import CurvePoint, Stats
+from planner.answer.plan_schema import QUEUE, CurvePoint, Plan, Stats
+from planner.economics.money import PriceLine, price_rows
+from planner.evaluation.capacity import TOLERANCE
 from planner.evaluation.evaluator import RunDetail, Verdict
+from planner.problem.candidate import Candidate
 from planner.problem.latency_metrics import LATENCY_METRICS, TTFT
+from planner.problem.price_list import rental_need
 from planner.problem.slo import STATS, Slo, statistic_s
 
 #: Quantiles of a distribution: every per cent, and finer in the upper tail.
@@ -136,3 +140,19 @@ def cdf_of(verdict: Verdict, slos: Sequence[Slo] = ()) -> dict[str, list[float |
 def short(value: float) -> float:
     """Return a value rounded to six digits, more than the precision of these figures."""
     return float(f"{value:.{_DIGITS}g}")
+
+
+def missed_above(capacity: float, probes: Sequence[Verdict]) -> str | None:
+    """Return the objective missed just above the capacity, or QUEUE; None if no higher rate was simulated."""
+    beyond = [v for v in probes if v.requests_per_s > capacity * (1 + TOLERANCE / 4) and not v.met]
+    if not beyond:
+        return None
+    first = min(beyond, key=lambda v: v.requests_per_s)
+    return first.worst.name if first.value_ratio > 1 else QUEUE
+
+
+def prices_of(plan: Plan, candidate: Candidate) -> list[PriceLine]:
+    """Return the prices of the plan in all regions of all clouds, per hour and per token, with the carbon there."""
+    output, total = plan.metric("output_tokens_per_s"), plan.metric("total_tokens_per_s")
+    kwh = None if plan.energy is None else plan.energy.kwh_per_million_output_tokens
+    return price_rows(rental_need(candidate), output or 0.0, total or 0.0, kwh)

@@ -162,6 +162,7 @@ class _StatedErrorKeys(BaseModel):
 
     coverage: FiniteFloat | None
     n: dict[str, int]
+    n_of_regime: dict[str, int] = Field(default_factory=dict)
     source: str
     ttft_waiting_share: FiniteFloat | None = None
     generation: str = ""

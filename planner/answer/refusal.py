@@ -179,7 +179,8 @@ class Refuser:
 
     def _load(self, entry: EvaluatedPlan) -> Iterator[Suggestion]:
         """Yield looser objectives, a lower confidence and a lower load that the closest plan meets."""
-        if entry.verdict.stable and all(row.value_at_confidence_s is not None for row in entry.plan.slo):
+        missed = any(not row.met for row in entry.plan.slo)  # else all replicas together miss what each of them meets
+        if missed and entry.verdict.stable and all(row.value_at_confidence_s is not None for row in entry.plan.slo):
             pairs = zip(self.request.slos, entry.plan.slo, strict=True)
             text = ",".join(_relaxed(slo, row) for slo, row in pairs)
             yield Suggestion.simulated("slo", f"objectives of {text}", text)

@@ -16,7 +16,7 @@ import numpy as np
 
 from calibration.accuracy.measured_run import MeasuredRun, Metric, OfferedLoad
 from calibration.accuracy.measured_summary import MeasuredSummary
-from calibration.importers.results import measured_results, read_documents
+from calibration.importers.load_clients.results import measured_results, read_documents
 from catalogs.deployments.schema import Deployment, load_deployment
 from catalogs.errors import InputError
 from catalogs.io.input_files import exists

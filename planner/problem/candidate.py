@@ -194,6 +194,8 @@ class Candidate:
     @property
     def step_choices(self) -> tuple[object, ...]:
         """Return the choices that determine the time of a given step, which API servers do not change."""
+        if not self.rest:  # nearly always: a search asks for these choices ten thousand times
+            return (*_sizes(self.layout), self.weight_dtype, self.kv_dtype)
         rest = self.rest.without(API_SERVERS).without(ENCODER_POOL)  # their number changes no step
         pools = (self.part, "behind an encoder pool") if self.encoders[0] else ()
         return (*_sizes(self.layout), self.weight_dtype, self.kv_dtype, *((rest.text,) if rest else ()), *pools)

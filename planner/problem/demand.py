@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from catalogs.errors import InputError
-from catalogs.workloads.limits import LEAST_REQUESTS_PER_S, check_rate
+from catalogs.workloads.limits import LEAST_REQUESTS_PER_S, MOST_PLANNED_PER_S, check_rate
 from planner.problem.candidate import Candidate
 from planner.problem.key_definition import refuse_if
 
@@ -91,7 +91,7 @@ class Demand:
     def __post_init__(self) -> None:
         rate, users, think_s = self.requests_per_s, self.users, self.think_s
         if rate is not None:
-            check_rate(rate)
+            check_rate(rate, most_per_s=MOST_PLANNED_PER_S)
         if users is not None:
             refuse_if(users < 1, "users must be a whole number of at least 1", users, "1")
             rule = "the load is a rate or a number of users, not both"

@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 
 from catalogs.errors import InputError, nearest_name
 from catalogs.ui.words import exact_duration, parse_duration
-from catalogs.workloads.limits import MOST_COUNT, MOST_REQUESTS_PER_S
+from catalogs.workloads.limits import MOST_COUNT, MOST_PLANNED_PER_S
 
 #: Headings under which `plan --help` and `plan keys` group the keys.
 LOAD: Final = "Load"
@@ -192,7 +192,7 @@ def _seconds(value: object) -> object:
 Number = Annotated[float, BeforeValidator(_number), Field(le=MOST_NUMBER)]
 
 #: Requests per second.
-Rate = Annotated[float, BeforeValidator(_number), Field(le=MOST_REQUESTS_PER_S)]
+Rate = Annotated[float, BeforeValidator(_number), Field(le=MOST_PLANNED_PER_S)]
 
 #: A count.
 Whole = Annotated[int, Field(le=MOST_COUNT)]

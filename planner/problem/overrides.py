@@ -22,7 +22,7 @@ PLAN_ELSEWHERE: Final = {
     "engine": "--engine",
     "replicas": "--rate",
     "weight_dtype": "--precision",
-    "disaggregation": "also: disaggregated",
+    "disaggregation": "also=disaggregated",
     "pools": "simulate DEPLOYMENT.yaml",
     "router": "simulate DEPLOYMENT.yaml",
     "router_staleness_s": "simulate DEPLOYMENT.yaml",

@@ -22,6 +22,13 @@ ESTIMATE_MARGIN: Final = 1.3
 #: (benchmarks/short_runs.py measures how far a short run is above a full one).
 SHORT_ENERGY_MARGIN: Final = 1.1
 
+#: A candidate is compared with the best at the rate at which its estimated energy is higher by this factor: more than
+#: a tie, because estimates are a few per cent off. The factor decides only which rate is simulated.
+_CLEARLY_MORE: Final = 1.04
+
+#: Steps of the iteration that finds this rate.
+_EQUAL_ENERGY_STEPS: Final = 3
+
 #: Candidates up to this estimated value / limit may meet the objectives.
 LIKELY_RATIO: Final = 2.0
 
@@ -255,9 +262,13 @@ class LowestEnergy:
         tester = self.tester
         nominal = tester.nominal_per_s(candidate)
         full_per_s = tester.evaluator.fluid_requests_per_s(candidate)
-        rate = FULL_LOAD * full_per_s if nominal is None else min(nominal, full_per_s)
+        return self._joules(candidate, FULL_LOAD * full_per_s if nominal is None else min(nominal, full_per_s))
+
+    def _joules(self, candidate: Candidate, rate: float) -> float:
+        """Return the estimated energy of an output token at a rate, weighted."""
         if (candidate, rate) not in self._estimates:
-            joules = tester.evaluator.guess_w(candidate, rate) / (rate * tester.evaluator.mean_output_tokens)
+            evaluator = self.tester.evaluator
+            joules = evaluator.guess_w(candidate, rate) / (rate * evaluator.mean_output_tokens)
             self._estimates[candidate, rate] = self.weight(candidate) * joules
         return self._estimates[candidate, rate]
 
@@ -275,11 +286,8 @@ class LowestEnergy:
             if not strained.met or self._loses(candidate, best, strained, 1 + TIE):
                 return tester.refuse(candidate, best, strained)
             return self._scored(candidate, nominal, strained)
-        guess = tester.evaluator.fluid_requests_per_s(candidate)
-        if best is not None and best.score is not None:
-            full_load = tester.simulated(candidate, guess, sizes.quick)  # batches are at least as full as at capacity
-            if self._loses(candidate, best, full_load, SHORT_ENERGY_MARGIN):
-                return tester.refuse(candidate, best, full_load)
+        if best is not None and (shown := self._loss_at_some_rate(candidate, best)) is not None:
+            return tester.refuse(candidate, best, shown)
         floor = tester.probe(candidate, tester.floor_per_s(candidate), sizes.quick)
         if tester.ruled_out(candidate, floor):
             return tester.refuse(candidate, None, floor)
@@ -295,6 +303,31 @@ class LowestEnergy:
             rate *= 1 - 2 * TIE  # the short runs were slightly too optimistic
             verdict = tester.probe(candidate, rate, sizes.full)
         return self._scored(candidate, rate, verdict) if verdict.met else tester.refuse(candidate, best, verdict)
+
+    def _loss_at_some_rate(self, candidate: Candidate, best: Outcome) -> Verdict | None:
+        """Return a verdict that shows that a candidate without a required load cannot win; None if it may win.
+
+        A token needs the least energy at the highest rate. So a candidate cannot win if it needs more than the best
+        with full batches, or at a rate that it does not carry. The estimate chooses that rate, at which the candidate
+        should need slightly more than the best; only simulated runs decide.
+        """
+        if best.score is None:
+            return None
+        tester, full_per_s = self.tester, self.tester.evaluator.fluid_requests_per_s(candidate)
+        best_j = self._joules(best.candidate, best.requests_per_s)  # an estimate too, as `score` is simulated
+        if self._joules(candidate, full_per_s) > best_j * SHORT_ENERGY_MARGIN:
+            full_load = tester.simulated(candidate, full_per_s, tester.sizes.quick)
+            if self._loses(candidate, best, full_load, SHORT_ENERGY_MARGIN):
+                return full_load
+        rate = full_per_s
+        for _ in range(_EQUAL_ENERGY_STEPS):  # watts hardly depend on the rate, so that this converges at once
+            rate = min(rate * self._joules(candidate, rate) / (best_j * _CLEARLY_MORE), full_per_s)
+        missed = tester.race(candidate, rate)
+        if missed.met:
+            return None
+        there = tester.simulated(candidate, rate, tester.sizes.full)
+        margin = 1 + TIE if there.stable else SHORT_ENERGY_MARGIN  # filling up and draining count in an unstable run
+        return missed if self._loses(candidate, best, there, margin) else None
 
     def _loses(self, candidate: Candidate, best: Outcome | None, verdict: Verdict, margin: float) -> bool:
         """Return whether a run with batches at least as full needs more energy than the best, by more than a factor."""

@@ -188,6 +188,8 @@ class _Run:
     seen: dict[Candidate, Outcome] = field(default_factory=dict)
     _alike: dict[Candidate, list[Outcome]] = field(default_factory=dict)  # of `seen`, by `apart_from_seats`
     _skipped: set[Candidate] = field(default_factory=set)  # settled at their turn
+    _compared: Outcome | None = None  # the best that `_behind` was computed against
+    _behind: set[Candidate] = field(default_factory=set)  # outclassed by it
     _claims: dict[Candidate, optuna.Trial] = field(default_factory=dict)  # trials of the next candidates
     _repeats: bool = False  # whether all remaining candidates were begun by other processes
     _sampled: bool = True  # whether the last trial proposed a candidate to evaluate
@@ -275,7 +277,10 @@ class _Run:
         """
         best = self.result.best
         left = [c for c in self._in_order() if c not in self.seen and c not in self._skipped]
-        left = [c for c in left if best is None or not self.outclassed(c, best)]
+        if best is not None:
+            if best is not self._compared:  # only a new best changes which candidates are behind
+                self._compared, self._behind = best, {c for c in self.candidates if self.outclassed(c, best)}
+            left = [c for c in left if c not in self._behind]
         begun_elsewhere = self.study.begun_elsewhere()
         free = [c for c in left if c not in begun_elsewhere]
         begun = [c for c in left if c in begun_elsewhere]

@@ -2,7 +2,8 @@
 
 Every variant has the same requests as the search of the answer (common random numbers). A capacity is found here with
 one seed. It is divided by the capacity without a change, found in the same way, and the ratio is applied to the
-capacity in the answer. The value of an input that flips the choice to another plan is found by bisection.
+capacity in the answer. The value of an input that flips the choice to another plan is found by bisection, with the
+capacities of the other plans on the same scale.
 """
 
 from __future__ import annotations
@@ -103,17 +104,34 @@ class ChoiceFlips:
     def choice(self, compared: ComparedCandidate) -> int:
         """Return the first alternative that beats the chosen plan by more than a tie; 0 if the choice remains."""
         for i, plan in enumerate(self.answer.alternatives, 1):
-            if self._beats(plan, self.rerun.candidates[i], compared):
+            if self._beats(plan, i, compared):
                 return i
         return NOT_IN_ANSWER if self.answer.request.given and not compared.verdict.met else 0
 
-    def _beats(self, plan: Plan, candidate: Candidate, compared: ComparedCandidate) -> bool:
-        tester, verdict = compared.tester, compared.verdict
+    @cached_property
+    def scales(self) -> list[float]:
+        """Return, for each plan of the answer, its capacity with one seed over that in the answer, without any change.
+
+        It is relative to that of the chosen plan. Two plans of nearly equal capacity thus keep the order that they have
+        in the answer until an input changes.
+        """
+        tester, own = shorter(self.rerun.tester), self.plan.capacity_requests_per_s
+        scales = [1.0]
+        for plan, candidate in zip(self.answer.alternatives, self.rerun.candidates[1:], strict=True):
+            printed = plan.capacity_requests_per_s
+            found = capacity(tester, candidate, printed) if printed and own else None
+            scales.append(found / printed * own / self.base if found and printed and own else 1.0)
+        return scales
+
+    def _beats(self, plan: Plan, number: int, compared: ComparedCandidate) -> bool:
+        if compared.variant.name == PRICE and self._same_kind(plan):
+            return False
+        tester, verdict, candidate = compared.tester, compared.verdict, self.rerun.candidates[number]
         objective, given = self.answer.request.objective, self.answer.request.given
         ratio = self._ratio(plan, compared.variant)
         if objective in CAPACITY_OBJECTIVES and not (given and objective == "cost"):
             found = compared.capacity_per_s
-            return found is None or holds(tester, candidate, found * ratio * (1 + TIE))
+            return found is None or holds(tester, candidate, found * ratio * (1 + TIE) * self.scales[number])
         rate = self.rate * compared.variant.load
         if not verdict.met:
             return holds(tester, candidate, rate)

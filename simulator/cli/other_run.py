@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from calibration.complexity.records import LatencyRecords
-from calibration.importers.results import measured_runs
+from calibration.importers.load_clients.results import measured_runs
 from catalogs.errors import InputError
 from catalogs.io.input_files import MOST_DATA_BYTES, read_text
 

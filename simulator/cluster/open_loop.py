@@ -24,7 +24,6 @@ from simulator.schedulers.vllm_v1 import VllmV1
 #: (`scheduler_class`), with the value that stands for none.
 _WITHOUT: Final[dict[str, object]] = {
     "pipeline_stages": 1,
-    "rank_dispatch": "",
     "receiving": None,
     "chunked_prefill": True,
     "retention": None,

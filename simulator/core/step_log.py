@@ -6,7 +6,7 @@ For ranks that step together, the log holds the rows of the whole group and, wit
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -111,12 +111,17 @@ class StepLog:
         )
         self._values.frombytes(row)
         if self.n_ranks:
-            self._shares.frombytes(b"".join([_share(rank) if rank is not None else _NOTHING for rank in shape.ranks]))
+            self._shares.frombytes(packed_shares(shape.ranks))
 
     @property
     def add_packed(self) -> Callable[[bytes], None]:
-        """Return the function that appends a row of `packed_row`, to a log without ranks that step together."""
+        """Return the function that appends a row of `packed_row`."""
         return self._values.frombytes
+
+    @property
+    def add_packed_shares(self) -> Callable[[bytes], None]:
+        """Return the function that appends the `packed_shares` of a row, which ranks that step together need."""
+        return self._shares.frombytes
 
     def add_encoding(self, encoding: Encoding) -> None:
         """Note the items that the step of the last row encodes."""
@@ -289,7 +294,7 @@ _N_OWN: Final = OWN.stop - OWN.start
 #: The rows of a log that has none.
 NO_ROWS: Final = RowChunk(np.zeros((0, len(COLUMNS))), np.zeros((0, 0, _N_OWN)))
 
-_packed_ranks = Struct(f"{_N_OWN}d").pack
+_packed_share = Struct(f"{_N_OWN}d").pack
 
 _NOTHING: Final = bytes(8 * _N_OWN)
 
@@ -301,14 +306,22 @@ def with_share(rows: FloatArray, share: FloatArray) -> FloatArray:
     return own
 
 
-def _share(shape: BatchShape) -> bytes:
-    return _packed_ranks(
-        shape.prefill_tokens,
-        shape.prefill_pairs,
-        shape.prefill_chunks,
-        shape.decodes,
-        shape.decode_context_sum,
-        shape.decode_context_max,
-        shape.undrafted,
-        shape.logits,
+def packed_shares(ranks: Sequence[BatchShape | None]) -> bytes:
+    """Return the shares of ranks that step together, packed for one row (None: a rank that runs a dummy batch)."""
+    return b"".join(
+        [
+            _NOTHING
+            if shape is None
+            else _packed_share(
+                shape.prefill_tokens,
+                shape.prefill_pairs,
+                shape.prefill_chunks,
+                shape.decodes,
+                shape.decode_context_sum,
+                shape.decode_context_max,
+                shape.undrafted,
+                shape.logits,
+            )
+            for shape in ranks
+        ]
     )

@@ -66,6 +66,6 @@ def spaced(low: float, high: float, count: int, keep: tuple[float, ...] = ()) ->
 
     They ascend. Shape (nodes,).
     """
-    nodes = np.unique(np.round(np.geomspace(max(low, 1.0), max(high, low, 1.0), count)))
+    nodes = np.round(np.geomspace(max(low, 1.0), max(high, low, 1.0), count)).tolist()
     inside = [k for k in keep if low <= k <= high]
-    return np.unique(np.concatenate([nodes, [float(low), float(high)], inside]))
+    return np.array(sorted({*nodes, float(low), float(high), *inside}))  # np.unique would import numpy.ma: 0.04 s

@@ -30,11 +30,22 @@ from calibration.operators.roofline import stored_bytes
 from catalogs.arrays import FloatArray
 from catalogs.models.layers import LayerGroup
 from catalogs.models.mixers import Attention, LinearAttention, MlaAttention
-from simulator.layers.operator_call import QUANTISED, Calls, OperatorCall, all_reduce_calls, elementwise_call, gemm_call
+from simulator.layers.cache_exchange import gather_calls, merge_calls
+from simulator.layers.operator_call import (
+    QUANTISED,
+    Calls,
+    OperatorCall,
+    all_reduce_calls,
+    elementwise_call,
+    gated_norm_calls,
+    gemm_call,
+)
 from simulator.layers.shard import Shard
 
 #: Kernel launches of a gated delta rule's scan, of an MLA block, and of its quantised products (see `step_launches`).
 SCAN_KERNELS: Final = 18
+
+SCAN_COPIES: Final = 3  # of the queries, keys and values of decodes, whose rows the convolution leaves side by side
 
 MLA_KERNELS: Final = 12
 
@@ -406,17 +417,24 @@ class ShardedLinearAttention(ShardedMixer):
         return [
             *products,
             elementwise_call("conv", count, "activation", tokens, 2 * conv * ACT),
-            elementwise_call("gated_norm", count, "norm", tokens, 3 * value * ACT),
+            *gated_norm_calls(count, tokens, value, -(-a.n_key_heads // shard.tp), a.is_mamba and shard.norms_in_torch),
             gemm_call("out_proj", count, shard.product(tokens, hidden, value, dtype)),
         ]
 
     def decode_calls(self, sequences: FloatArray, mean: FloatArray, longest: FloatArray, joins: JoinsDecodes) -> Calls:
-        """Yield one step of the scan for each decode.
+        """Yield one step of the scan for each decode, after copies of its inputs where these are projected apart.
+
+        The kernel of those versions takes contiguous inputs only, which slices of several rows are not (SGLang, pull
+        request 20627; fused_sigmoid_gating_recurrent.py, `input_guard`).
 
         All arrays broadcast against each other. Shape (...).
         """
         del mean, longest, joins  # the size of a state does not depend on the context
-        yield self._scan_call("decode", sequences * self.shard.queries, sequences)
+        a, rows = self.part, sequences * self.shard.queries
+        if a.n_head_gates > 1 and self.shard.splits_scan_inputs:
+            each = Elementwise("activation", rows, 2 * ACT * a.conv_size / (SCAN_COPIES * self.shard.tp))
+            yield OperatorCall("scan_copies", "attention_decode", SCAN_COPIES * self.count, each, runs=rows > 1)
+        yield self._scan_call("decode", rows, sequences)
 
     def prefill_calls(self, chunks: FloatArray, each: FloatArray, prior: FloatArray) -> Calls:
         """Yield the scan over the new tokens of prompt chunks.
@@ -456,44 +474,6 @@ MIXERS: Final[dict[type, Callable[[Shard, int, Any], ShardedMixer]]] = {
 def sharded_mixer(shard: Shard, group: LayerGroup) -> ShardedMixer | None:
     """Return the mixers of a group of layers on one rank; None if its layers have none."""
     return None if group.mixer is None else MIXERS[type(group.mixer)](shard, group.count, group.mixer)
-
-
-def merge_calls(shard: Shard, count: int, sequences: FloatArray, queries: int, outputs: int) -> Calls:
-    """Yield the exchange of a decode between ranks that hold the keys of different tokens (decode context parallelism).
-
-    The queries of all heads go to each rank, and partial outputs are merged by the weights of their softmaxes (vLLM's
-    cp_lse_ag_out_rs). Among context-parallel ranks every query is already present, and outputs are all-reduced. In an
-    MLA block each rank keeps its own heads: it reads less, and its arithmetic is the same.
-
-    All arrays broadcast against each other. Shape (...).
-    """
-    ranks, kind = shard.kv_shards, "collective"
-    if ranks == 1:
-        return
-    if shard.joined_heads > 1:
-        gathered = Collective("all_gather", sequences * (ranks * queries * ACT), ranks)
-        yield OperatorCall("query_gather", kind, count, gathered)
-    merge = "reduce_scatter" if shard.joined_heads > 1 else "all_reduce"
-    merged = Collective(merge, sequences * (shard.joined_heads * outputs * ACT), ranks)
-    yield OperatorCall("output_merge", kind, count, merged, stride=1 if shard.joined_heads > 1 else shard.tp)
-
-
-def gather_calls(shard: Shard, count: int, token_bytes: float, new: FloatArray, prior: FloatArray) -> Calls:
-    """Yield the exchange of keys and values that a rank needs for a prompt and other ranks hold (context parallelism).
-
-    Those of the new tokens come from the ranks that share the prompt and, if caches are divided, those of earlier
-    tokens too. `token_bytes` is the size of one token in this layer. Attention hides none of this time (vLLM gathers
-    before it attends).
-
-    All arrays broadcast against each other. Shape (...).
-    """
-    if shard.cp > 1:
-        lacking: FloatArray = new + prior if shard.kv_shards > 1 else new
-        gathered = Collective("all_gather", lacking * token_bytes, shard.cp, False)
-        yield OperatorCall("kv_gather", "collective", count, gathered, stride=shard.tp)
-    elif shard.kv_shards > 1:
-        gathered = Collective("all_gather", prior * token_bytes, shard.kv_shards, False)
-        yield OperatorCall("kv_gather", "collective", count, gathered)
 
 
 def _clip(context: FloatArray, window_tokens: int | None) -> FloatArray:

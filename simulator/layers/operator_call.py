@@ -21,6 +21,14 @@ CLASSES: Final = ("gemm", "attention_prefill", "attention_decode", "moe", "colle
 #: Types of matrix products that quantise their 16-bit input in a separate kernel.
 QUANTISED: Final = frozenset({"fp8", "fp8_block", "fp4", "int8", "mxfp4_mxfp8"})
 
+#: Bytes that each kernel of a gated norm in PyTorch moves for a value, in 16 and 32 bits: the gate to 32 bits, its
+#: SiLU, the product with the values, the square, the mean of a group, the product with the root, the result to 16 bits,
+#: and the product with the weights (vLLM, mamba_mixer2.py: Mixer2RMSNormGated.forward_native).
+TORCH_NORM_BYTES: Final = (6, 8, 10, 8, 4, 8, 6, 4)
+
+#: Bytes of a group that each of the two kernels between mean and product moves: epsilon added, reciprocal root.
+TORCH_NORM_GROUP_BYTES: Final = 8
+
 
 @dataclass(frozen=True, slots=True)
 class OperatorCall:
@@ -85,6 +93,23 @@ def gemm_call(name: str, count: int, op: Gemm | Matmul) -> OperatorCall:
 def elementwise_call(name: str, count: int, kind: str, tokens: Num, token_bytes: float) -> OperatorCall:
     """Return a kernel that reads and writes `token_bytes` bytes for each token."""
     return OperatorCall(name, "elementwise", count, Elementwise(kind, tokens, token_bytes))
+
+
+def gated_norm_calls(count: int, tokens: Num, values: int, groups: int, in_torch: bool) -> list[OperatorCall]:
+    """Return the norm of `values` values of each token and the gate that multiplies them.
+
+    Args:
+        count: Executions in a step.
+        tokens: Tokens of the step.
+        values: Values of a token on this rank.
+        groups: Groups of values that are normalised together.
+        in_torch: Whether kernels of PyTorch compute it one after the other; otherwise one kernel does.
+    """
+    if not in_torch:
+        return [elementwise_call("gated_norm", count, "norm", tokens, 3 * values * ACT)]
+    # The kind "quantize" is the measured curve of a kernel that reads values and writes them, as each of these does.
+    sizes = [values * each for each in TORCH_NORM_BYTES] + 2 * [groups * TORCH_NORM_GROUP_BYTES]
+    return [elementwise_call("gated_norm", count, "quantize", tokens, size) for size in sizes]
 
 
 def all_reduce_calls(shard: Shard, name: str, count: int, tokens: Num, graph: bool) -> list[OperatorCall]:

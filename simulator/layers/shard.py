@@ -34,6 +34,7 @@ class Shard:
     expert_block_rows: int = 0  # rows of a block in which block-scaled experts are computed, with or without tokens
     splits_scan_inputs: bool = False  # each part of the input of linear attention is a product of its own
     launches_experts_at_once: bool = False  # one operator launches the routing and all kernels of the routed experts
+    norms_in_torch: bool = False  # kernels of PyTorch compute the gated norm of Mamba-2 one after the other
     stage: int | None = None  # the pipeline stage of the rank; None: the mean over the stages
     sums_prompts: bool = False  # whether the tokens of data-parallel ranks meet by an all-reduce outside CUDA graphs
     gathers_quantised: bool = False  # whether the tokens that ranks gather have the data type of their experts
@@ -60,6 +61,7 @@ class Shard:
             padded_expert_rows(engine, unit),
             engine.splits_scan_inputs,
             engine.launches_experts_at_once,
+            engine.mamba_norm_in_torch,
             sums_prompts=engine.sums_prompts,
             gathers_quantised=engine.gathers_quantised,
         )

@@ -12,7 +12,7 @@ rank has one waiting, or some rank has nothing to generate, or after this many s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import cast
 
@@ -36,7 +36,7 @@ class Lockstep(Scheduler):
     def __init__(self, rules: EngineRules, ranks: Sequence[ContinuousBatching], dispatch: RankDispatch) -> None:
         self.rounds_ahead: Callable[[], int] = lambda: 0  # rounds of a run of steps that are not recorded yet
         self._group = [Rank(scheduler, lambda: self.rounds_ahead()) for scheduler in ranks]
-        self._dispatch = dispatch
+        self.dispatch = dispatch
         self._place: dict[Request, int] = {}  # the rank of each request
         self._newest: Batch | None = None  # the last scheduled batch
         balances = rules.balance_steps > 0 and isinstance(ranks[0], MaxUtilization)
@@ -50,7 +50,7 @@ class Lockstep(Scheduler):
 
     def add(self, request: Request) -> None:
         """Assign a request to a rank."""
-        place = self._dispatch.choose(request, self._group)
+        place = self.dispatch.choose(request.index, self._group)
         rank = self._group[place]
         self._place[request] = place
         rank.n_requests += 1
@@ -126,6 +126,20 @@ class Lockstep(Scheduler):
     def hold_for_transfer(self, request: Request) -> None:
         """Free the seat of a request whose blocks are sent to another replica."""
         self.rank_of(request).hold_for_transfer(request)
+
+    def restore(self, places: dict[Request, int], idle: list[bool]) -> None:
+        """Take over the ranks of all unfinished requests from `simulator/engine/fast_lockstep.py`.
+
+        Args:
+            places: The rank of each request.
+            idle: Whether each rank had nothing to schedule since its last request.
+        """
+        self._place.update(places)
+        for request, place in places.items():
+            self._group[place].n_requests += 1
+            self._group[place].prompt_tokens += request.input_tokens
+        for rank, nothing in zip(self._group, idle, strict=True):
+            rank.idle = nothing
 
     @property
     def peak_use(self) -> PeakUse | None:
@@ -218,6 +232,14 @@ class RankRounds(CompletionRounds):
     def _push(self, request: Request, rounds: int) -> None:
         rank = self._rank_of(request)
         heappush(self._heaps[rank], (self.rounds - self._behind[rank] + rounds, self._serial, request))
+        self._update_due_round()
+
+    def restore(self, rounds: int, serial: int, due: list[tuple[int, int, Request]], ending: Iterable[Request]) -> None:
+        """Take over the decoding requests from `simulator/engine/fast_lockstep.py`, with the arguments of the base."""
+        super().restore(rounds, serial, [], ending)
+        for last, number, request in due:  # the numbers differ only within a rank
+            self._live[request] = number
+            heappush(self._heaps[self._rank_of(request)], (last, number, request))
         self._update_due_round()
 
     def _update_due_round(self) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
-from simulator.core.request import Request
 from simulator.schedulers.continuous_batching import ContinuousBatching
 from simulator.schedulers.rules import PRESSURE_FROM
 
@@ -17,6 +16,30 @@ WAITING_WEIGHT: Final = 4
 PRESSURE_WEIGHT: Final = 6.0
 
 _BITS: Final = (1 << 64) - 1
+
+
+class RankLoad(Protocol):
+    """What a dispatch policy reads of a rank."""
+
+    @property
+    def n_requests(self) -> int:
+        """Return the number of its unfinished requests."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Return the prompt tokens of these requests."""
+
+    @property
+    def n_waiting(self) -> int:
+        """Return the number of its waiting requests."""
+
+    @property
+    def n_running(self) -> int:
+        """Return the number of its requests with a seat."""
+
+    @property
+    def used_fraction(self) -> float:
+        """Return the share of its KV blocks in use."""
 
 
 class Rank:
@@ -36,6 +59,16 @@ class Rank:
         self.idle = True
 
     @property
+    def n_waiting(self) -> int:
+        """Return the number of waiting requests."""
+        return self.scheduler.n_waiting
+
+    @property
+    def n_running(self) -> int:
+        """Return the number of requests with a seat."""
+        return self.scheduler.n_running
+
+    @property
     def used_fraction(self) -> float:
         """Return the share of the rank's KV blocks in use."""
         kv = self.scheduler.kv
@@ -46,8 +79,8 @@ class RankDispatch(ABC):
     """The base class of dispatch policies, which are deterministic and do not know output lengths."""
 
     @abstractmethod
-    def choose(self, request: Request, ranks: Sequence[Rank]) -> int:
-        """Return the index of the rank that gets the request."""
+    def choose(self, index: int, ranks: Sequence[RankLoad]) -> int:
+        """Return the index of the rank that gets the request with this index."""
 
 
 class _LeastScore(RankDispatch):
@@ -56,7 +89,7 @@ class _LeastScore(RankDispatch):
     def __init__(self) -> None:
         self._first = 0
 
-    def choose(self, request: Request, ranks: Sequence[Rank]) -> int:  # noqa: ARG002 (requests are treated alike)
+    def choose(self, index: int, ranks: Sequence[RankLoad]) -> int:  # noqa: ARG002 (requests are treated alike)
         """Return the index of the rank with the lowest score."""
         scores = [self.score(rank) for rank in ranks]
         n, first, least = len(ranks), self._first, min(scores)
@@ -64,14 +97,14 @@ class _LeastScore(RankDispatch):
         return next(i % n for i in range(first, first + n) if scores[i % n] == least)
 
     @abstractmethod
-    def score(self, rank: Rank) -> float:
+    def score(self, rank: RankLoad) -> float:
         """Return the score of a rank."""
 
 
 class RankRoundRobin(_LeastScore):
     """One rank after the other, SGLang's default (`round_robin_scheduler`)."""
 
-    def score(self, rank: Rank) -> float:  # noqa: ARG002 (the turn decides alone)
+    def score(self, rank: RankLoad) -> float:  # noqa: ARG002 (the turn decides alone)
         """Return 0 for every rank."""
         return 0.0
 
@@ -82,9 +115,9 @@ class RankLeastRequests(_LeastScore):
     This is the newest vLLM. Without the penalty it is SGLang's total_requests and shortest_queue.
     """
 
-    def score(self, rank: Rank) -> float:
+    def score(self, rank: RankLoad) -> float:
         """Return the unfinished requests plus the penalty for waiting ones."""
-        waiting = rank.scheduler.n_waiting
+        waiting = rank.n_waiting
         if not waiting:
             return rank.n_requests
         return rank.n_requests + waiting * PRESSURE_WEIGHT * max(0.0, rank.used_fraction - PRESSURE_FROM)
@@ -93,9 +126,9 @@ class RankLeastRequests(_LeastScore):
 class RankQueueScore(_LeastScore):
     """The rank with the lowest sum of four times its waiting requests and its running ones (vLLM up to 0.17)."""
 
-    def score(self, rank: Rank) -> float:
+    def score(self, rank: RankLoad) -> float:
         """Return four times the waiting requests plus the running ones."""
-        return WAITING_WEIGHT * rank.scheduler.n_waiting + rank.scheduler.n_running
+        return WAITING_WEIGHT * rank.n_waiting + rank.n_running
 
 
 class RankLeastTokens(RankDispatch):
@@ -104,7 +137,7 @@ class RankLeastTokens(RankDispatch):
     This is TensorRT-LLM (`balance_requests_across_ranks`).
     """
 
-    def choose(self, request: Request, ranks: Sequence[Rank]) -> int:  # noqa: ARG002 (requests arrive one at a time)
+    def choose(self, index: int, ranks: Sequence[RankLoad]) -> int:  # noqa: ARG002 (requests arrive one at a time)
         """Return the index of the rank with the fewest unfinished prompt tokens."""
         counts = [rank.n_requests for rank in ranks]
         even = max(-(-(sum(counts) + 1) // len(ranks)), max(counts))
@@ -119,9 +152,9 @@ class RankRandom(RankDispatch):
     modulo the number of ranks, and routers draw the room at random. The draw depends on the request alone.
     """
 
-    def choose(self, request: Request, ranks: Sequence[Rank]) -> int:
+    def choose(self, index: int, ranks: Sequence[RankLoad]) -> int:
         """Return the index of a rank that is drawn for this request alone."""
-        return _mixed(request.index) % len(ranks)
+        return _mixed(index) % len(ranks)
 
 
 def _mixed(number: int) -> int:

@@ -63,15 +63,15 @@ def owned(path: Path) -> None:
 
 
 def measured(path: Path) -> None:
-    from calibration.importers.model_name import measured_model
-    from calibration.importers.results import measured_runs
+    from calibration.importers.load_clients.model_name import measured_model
+    from calibration.importers.load_clients.results import measured_runs
 
     measured_model(path)
     measured_runs(path)
 
 
 def steps(path: Path) -> None:
-    from calibration.importers.results import read_steps
+    from calibration.importers.engine_steps import read_steps
 
     read_steps(path)
 

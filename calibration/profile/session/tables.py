@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from calibration.profile.session.session import Row
 from calibration.profile.session.shape import CHECKS, FIT, HELD_OUT
 from calibration.rows.dataset import OPERATOR_COLUMNS, OPTIONAL_COLUMNS
-from catalogs.errors import InputError
+from catalogs.errors import DEVICE_ERRORS, InputError, OutputError
 from catalogs.io.output_files import atomic_file
 
 if TYPE_CHECKING:
@@ -95,7 +95,8 @@ def write_errors(folder: Path) -> Iterator[None]:
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
         kept = f"cannot write to the folder ({reason}); the rows in rows.jsonl are kept"
-        raise InputError(kept, str(folder)) from None
+        kind = OutputError if error.errno in DEVICE_ERRORS else InputError
+        raise kind(kept, str(folder)) from None
 
 
 def _by_family(rows: Sequence[Row], source: str) -> dict[str, pd.DataFrame]:

@@ -17,7 +17,7 @@ from catalogs.engines.flags import flag_table
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
-from catalogs.io.input_files import read_text
+from catalogs.io.input_files import exists, read_text
 from catalogs.io.yaml_files import parse_documents
 from catalogs.io.yaml_loader import MOST_CHARACTERS
 from catalogs.launch.reading.lines import LaunchLine, launch_lines
@@ -122,6 +122,9 @@ def read_launch_file(
     Raises:
         InputError: The file cannot be read, starts no known server, or the deployment is invalid.
     """
+    if " " in str(path) and not exists(path):  # a path can be too long for `Path.exists`
+        hint = "simulate, plan improve and plan whatif take a command as text, with --from-command"
+        raise InputError("there is no such file", str(path), hint=hint)
     text = read_text(path, f"cannot read {path.name}", MOST_CHARACTERS)
     if path.suffix.lower() not in (".yaml", ".yml", ".json"):
         return read_command(text, hardware, settings, variables, service)

@@ -40,7 +40,7 @@ _work, _output = options_of("Work"), options_of(OUTPUT)
 
 
 def matrix(
-    file: Annotated[Path | None, typer.Argument(metavar="[matrix.yaml]", help=_FILE)] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="matrix.yaml", help=_FILE)] = None,
     preset: Annotated[str | None, _cells("NAME", _PRESET)] = None,
     hw: Annotated[str | None, _cells("HARDWARE", _HARDWARE)] = None,
     only: Annotated[str | None, _cells("TEXT", "Only cells whose name contains this text.")] = None,

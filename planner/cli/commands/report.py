@@ -31,14 +31,12 @@ def report(
     from planner.cli.screens.report import show
     from planner.networks.answer_file import read_network_answer
     from planner.report.pareto_page import read_front
-    from planner.report.write import parquet_is_installed, write_report
+    from planner.report.write import write_report
     from planner.sections.full_answer import read_answer
 
     check_targets(None, html)
     if csv is not None and csv.exists() and not csv.is_dir():
         raise InputError("--csv must be a folder", str(csv), f"{csv}.d")
-    if csv is not None and not parquet_is_installed():
-        typer.echo("the tables are written without Parquet files; for these: pip install '.[data]'", err=True)
     of_network = read_network_answer(answer)
     if of_network is not None:
         if front:
@@ -46,9 +44,19 @@ def report(
         from planner.networks.report.files import show_or_write
 
         show_or_write(of_network, html, csv)
+        _mention_parquet(csv)
         return
     read = read_answer(answer)
     fronts = [read_front(path, read) for path in front or []]
     material = write_report(read, html, csv, sensitivity, fronts)
+    _mention_parquet(csv)
     if html is None and csv is None:
         show(material)
+
+
+def _mention_parquet(csv: Path | None) -> None:
+    """Say that the tables were written without Parquet files, if that is so."""
+    from planner.report.write import parquet_is_installed
+
+    if csv is not None and not parquet_is_installed():
+        typer.echo("the tables were written without Parquet files; for these: pip install '.[data]'", err=True)

@@ -32,8 +32,8 @@ def verify(
     Runs at other rates or with a fixed concurrency are simulated on the plan's deployment. Results of another model or
     of other lengths are refused.
     """
-    from calibration.importers.model_name import measured_model
-    from calibration.importers.results import measured_results
+    from calibration.importers.load_clients.model_name import measured_model
+    from calibration.importers.load_clients.results import measured_results
     from planner.answer.schema import chosen
     from planner.cli.screens.validation import show_runs
     from planner.sections.full_answer import read_answer

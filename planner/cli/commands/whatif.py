@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 
 def whatif(
-    answer: Annotated[
-        Path | None, typer.Argument(metavar="[ANSWER.json]", help="Answer written by plan --json.")
-    ] = None,
+    answer: Annotated[Path | None, typer.Argument(metavar="ANSWER.json", help="Answer written by plan --json.")] = None,
     rate: Annotated[
         str | None, typer.Option(help="Requests (jobs) per second, or a factor on the planned rate: x2.")
     ] = None,

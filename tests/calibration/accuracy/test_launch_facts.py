@@ -44,6 +44,25 @@ def test_prompts_of_deepseek_started_one_a_step_until_the_script_raised_the_budg
     assert flags(ROW | {"input_tokens_max": "8192", "source": "measured=2026-02-03"})["max_num_batched_tokens"] == 8384
 
 
+@pytest.mark.parametrize(
+    ("changes", "layout"),
+    [
+        ({"concurrency": "32"}, (None, None, None)),
+        ({"concurrency": "64"}, (None, None, True)),
+        ({"concurrency": "256"}, (1, 4, True)),
+        ({"tensor_parallel": "8", "concurrency": "16"}, (None, None, True)),
+        ({"precision": "fp8", "tensor_parallel": "8", "concurrency": "4"}, (None, None, True)),
+        ({"precision": "fp8", "tensor_parallel": "8", "concurrency": "64"}, (1, 8, True)),
+        ({"precision": "fp8", "tensor_parallel": "8", "concurrency": "64", "system": "h200_sxm"}, (None, None, True)),
+        ({"concurrency": "256", "source": "measured=2025-11-03"}, (None, None, None)),
+        ({"concurrency": "256", "source": "a day that is not stated"}, (None, None, None)),
+    ],
+)
+def test_scripts_of_deepseek_chose_the_layout_until_a_table_did(changes: dict[str, str], layout: object) -> None:
+    found = flags(ROW | {"output_tokens_max": "1024", "source": "measured=2025-11-02"} | changes)
+    assert tuple(found.get(key) for key in ("tensor_parallel", "data_parallel", "expert_parallel")) == layout
+
+
 def test_gpt_oss_on_h200_has_experts_as_wide_as_its_tensor_ranks() -> None:
     row = ROW | {"model": "openai/gpt-oss-120b", "system": "h200_sxm"}
     assert flags(row)["expert_parallel"] is True

@@ -11,10 +11,11 @@ import pytest
 
 from calibration.accuracy.regime import UNKNOWN, Regime
 from calibration.accuracy.spread_fit import RunSet, fit, fit_group, widening
-from calibration.accuracy.stated_error import COVERAGE, Group, StatedError
+from calibration.accuracy.stated_error import COVERAGE, Group, StatedError, in_words
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.models.catalog import load_model
 
+OTHER = Regime("cdna3", "other")
 HOPPER, BLACKWELL = Regime("hopper", "dense"), Regime("blackwell", "dense")
 RUNS = 12  # of each model in each regime
 
@@ -65,6 +66,17 @@ def test_planted_spreads_of_generations_are_found_and_each_is_covered(metric: st
         fresh = runs(rng, {regime: spread}, 100, metric=metric)
         assert covered(group, fresh) == pytest.approx(COVERAGE, abs=0.035)
         assert abs(covered(careless, fresh) - COVERAGE) > 0.05
+
+
+def test_an_answer_counts_the_runs_of_its_own_regime() -> None:
+    (group,) = fit([runs(np.random.default_rng(4), {HOPPER: 0.05, BLACKWELL: 0.2}, 5)])
+    assert group.n == 10 * RUNS
+    assert group.n_by_regime == {"hopper dense": 5 * RUNS, "blackwell dense": 5 * RUNS}
+    stated = {r: StatedError("toy", 0.0, {"tpot": group}, regime=r).block() for r in (HOPPER, OTHER, UNKNOWN)}
+    assert stated[HOPPER]["n_of_regime"]["tpot"] == 5 * RUNS
+    assert in_words(stated[HOPPER]).endswith("120 measured runs of this engine, 60 of them of dense models on Hopper")
+    assert in_words(stated[OTHER]).endswith(", none of them of models that are not dense on CDNA3")
+    assert in_words(stated[UNKNOWN]).endswith("120 measured runs of this engine")
 
 
 def test_layers_have_factors_beside_those_of_generations() -> None:

@@ -14,11 +14,11 @@ import pytest
 from typer.testing import CliRunner
 
 from calibration.commands.main import app
-from calibration.importers.results import measured_runs
+from calibration.importers.load_clients.results import measured_runs
 from catalogs.errors import InputError
-from tests.calibration.importers.test_importers_clients import TIMES, aiperf, guidellm, inference_perf
+from tests.calibration.importers.load_clients.test_load_clients import TIMES, aiperf, guidellm, inference_perf
+from tests.calibration.importers.load_clients.test_vllm_bench import document
 from tests.calibration.importers.test_importers_iteration_log import REAL
-from tests.calibration.importers.test_importers_vllm_bench import document
 
 RUN = CliRunner()
 

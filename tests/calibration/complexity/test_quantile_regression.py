@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -47,3 +51,28 @@ def test_no_fit_has_a_smaller_loss(n: int, n_columns: int, level: float, digits:
 def test_equal_columns_are_refused() -> None:
     with pytest.raises(ValueError, match="not independent"):
         quantile_fit(np.ones((5, 2)), np.arange(5.0), 0.5)
+
+
+DIGITS = """
+import numpy as np
+from calibration.complexity.quantile_regression import quantile_fit
+rng = np.random.default_rng(5)
+columns = np.column_stack([np.ones(400), rng.lognormal(0, 1, (400, 2))])
+values = 0.3 + 0.7 * columns[:, 1] + 1.1 * columns[:, 2] + rng.gamma(1, 1, 400)
+print([c.hex() for level in (0.5, 0.9, 0.99) for c in quantile_fit(columns, values, level)])
+"""
+
+
+def test_the_digits_are_those_of_every_kernel_of_linear_algebra() -> None:
+    """A report that is made again on another processor has the same bytes."""
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", DIGITS],
+            env=os.environ | {"OPENBLAS_CORETYPE": kernel},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for kernel in ("Prescott", "Haswell", "SkylakeX")
+    }
+    assert len(printed) == 1

@@ -14,6 +14,7 @@ import pytest
 from calibration.families.curve import isotonic
 from calibration.families.grouped_gemm import GroupedGemmModel
 from calibration.importers.aiconfigurator import moe_rows, newest_table, read_family
+from calibration.operators.expert_loads import DEFAULT_SKEW, reached
 from calibration.operators.operators import GroupedGemm
 from calibration.operators.roofline import roofline_s
 from catalogs.hardware.catalog import parse_hardware
@@ -242,7 +243,7 @@ def test_a_balanced_router_takes_less_time_than_a_skewed_one_and_no_less_than_ev
     facts, arrays = model.to_parts()
     again = GroupedGemmModel.from_parts(json.loads(json.dumps(facts)), arrays)
     op = replace(OP, tokens=TOKENS)
-    known, *by_skew = (again.cost(replace(op, skew=skew), H100)[0] for skew in (None, 0.0, 0.5, 1.0))
+    known, *by_skew = (again.cost(replace(op, skew=skew), H100)[0] for skew in (None, 0.0, 0.5, 0.7))
     assert known == pytest.approx(rows.seconds.to_numpy())
     for less, more in pairwise(by_skew):
         assert (less <= more * (1.0 + 1e-9)).all()
@@ -265,6 +266,29 @@ def test_a_balanced_router_takes_longer_where_it_reaches_more_experts() -> None:
     assert even[1] == pytest.approx(rows.even_seconds.iloc[1], rel=0.013)  # made non-decreasing
     assert law[1] < between[1] < even[1]
     assert even[-1] == pytest.approx(law[-1])
+
+
+@pytest.mark.parametrize("ranks", [1, 8])
+def test_a_router_with_more_skew_than_the_usual_one_reads_fewer_experts(ranks: int) -> None:
+    chain_s, each_s, sizes = 20e-6, 2e-6, (128, 8, ranks)
+    tokens = 2.0 ** np.arange(0, 15)
+    rows = rows_at(0.5, expert_ranks=ranks).iloc[:1].merge(pd.DataFrame({"at": tokens}), how="cross")
+    stream_s = chain_s + each_s * np.maximum.accumulate(reached(tokens, sizes))
+    seconds = np.maximum(stream_s, 1e-7 * tokens)
+    rows = rows.assign(tokens=tokens, seconds=seconds, even_seconds=seconds).drop(columns="at")
+    model = GroupedGemmModel.fit(rows, H100)
+    op = replace(OP, tokens=tokens, expert_ranks=ranks)
+    usual, *by_skew = (model.cost(replace(op, skew=skew), H100)[0] for skew in (None, 1.0, 1.8))
+    for skew, own in zip((1.0, 1.8), by_skew, strict=True):
+        few = tokens <= 64
+        by_hand = chain_s + each_s * np.maximum.accumulate(reached(tokens, sizes, skew))
+        assert own[few] == pytest.approx(by_hand[few], rel=0.02)
+        assert (own <= usual * (1.0 + 1e-9)).all()
+        assert (np.diff(own) >= 0.0).all()
+    assert (by_skew[1] <= by_skew[0] * (1.0 + 1e-9)).all()
+    assert by_skew[0][-1] == pytest.approx(usual[-1], rel=0.02)  # all experts are reached, under either router
+    barely = model.cost(replace(op, skew=DEFAULT_SKEW + 1e-6), H100)[0]
+    assert barely == pytest.approx(usual, rel=0.01)
 
 
 def test_rows_without_even_loads_are_the_same_for_every_router() -> None:

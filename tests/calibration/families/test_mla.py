@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 
 from calibration.families.mla import REFERENCE_SHAPE, MlaModel
+from calibration.families.uncalibrated import UncalibratedModel
 from calibration.importers.aiconfigurator import read_family
 from calibration.operators.operators import MlaModule
 from calibration.operators.roofline import roofline_s
-from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 
 H200 = parse_hardware("h200").accelerator
@@ -73,6 +73,18 @@ def test_an_affine_decode_is_exact_between_lengths() -> None:
     assert float(model.cost(decode(3.0, 3 * 1024.0), H200)[1]) == 1.0
 
 
+def test_a_stage_without_rows_is_priced_by_the_roofline() -> None:
+    rows = world()
+    model = MlaModel.fit(rows[rows.stage == "decode"], H200)
+    op = prefill(1.0, 2048.0, 2048.0**2 / 2)
+    seconds, origin = model.cost(op, H200)
+    default = UncalibratedModel("mla").cost(op, H200)[0]
+    assert float(seconds) == pytest.approx(float(default))
+    assert float(seconds) > float(roofline_s(op, H200))
+    assert float(origin) == 2.0
+    assert float(model.cost(decode(4.0, 4096.0), H200)[1]) == 0.0
+
+
 def test_the_corner_that_did_not_fit_follows_its_neighbours_and_is_not_called_measured() -> None:
     model = MlaModel.fit(world(), H200)
     seconds, origin = model.cost(decode(8.0, 8 * 4096.0), H200)
@@ -101,8 +113,6 @@ def test_other_shapes_scale_by_the_roofline_and_so_do_other_dtypes() -> None:
     narrow, origin = model.cost(replace(reference, dtype="fp8"), H200)
     assert 0.4 < float(narrow / model.cost(reference, H200)[0]) < 0.6
     assert float(origin) == 2.0
-    with pytest.raises(InputError, match="not measured"):
-        model.cost(replace(reference, stage="dream"), H200)
 
 
 def test_parts_round_trip_and_vectors_equal_scalars() -> None:

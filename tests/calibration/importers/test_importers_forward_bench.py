@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from calibration.importers.engine_steps import read_steps
 from calibration.importers.forward_bench import read_forward_bench
-from calibration.importers.results import read_steps
 from catalogs.errors import InputError
 
 

@@ -17,6 +17,8 @@ from calibration.operators.expert_loads import (
     router_loads,
     table_loads,
 )
+from catalogs.models.catalog import load_model
+from catalogs.models.layers import Moe
 
 SIZES = [(256, 8, 1), (256, 8, 8), (128, 8, 4), (8, 2, 1), (128, 1, 8)]
 TOKENS = 2.0 ** np.arange(0, 15)
@@ -79,6 +81,29 @@ def test_the_default_skew_is_the_median_of_published_routers() -> None:
         for n, top, of, value in published
     ]
     assert np.median(found) == pytest.approx(DEFAULT_SKEW, abs=0.02)
+
+
+def rarely_chosen(skew: float) -> tuple[float, float]:
+    """(the share of 128 experts with less than 1 % of the choices of 79 tokens, what the others have), expected."""
+    rng = np.random.default_rng(1)
+    popular = np.log(np.arange(1.0, 129.0) ** -skew)
+    counts = np.zeros((200, 128))
+    for _ in range(79):
+        chosen = np.argsort(-(popular + rng.gumbel(size=counts.shape)), axis=1)[:, :4]
+        np.add.at(counts, (np.arange(200)[:, None], chosen), 1.0)
+    often = counts >= 0.01 * 79 * 4
+    return float(1.0 - often.mean()), float((counts * often).sum() / counts.sum())
+
+
+def test_the_skew_of_gpt_oss_is_the_middle_of_what_its_published_figures_say() -> None:
+    skews = np.arange(0.4, 1.7, 0.1)
+    figures = np.array([rarely_chosen(skew) for skew in skews])
+    found = [float(np.interp(value, figures[:, i], skews)) for i, value in enumerate((0.806, 0.787))]
+    stated = {g.ffn.routing_skew for g in load_model("gpt-oss-120b").groups if isinstance(g.ffn, Moe)}
+    assert len(stated) == 1
+    assert stated.pop() == pytest.approx(np.mean(found), abs=0.1)
+    # One text is more skewed: 512 tokens of code reach 83 of 128 experts.
+    assert reached(np.array([512.0]), (128, 4, 1), 1.8)[0] == pytest.approx(83.0, abs=2.0)
 
 
 def test_experts_reached_by_hand() -> None:

@@ -158,7 +158,7 @@ def test_runs_are_combined_in_the_order_of_their_requests() -> None:
 
 
 def test_no_finished_request_names_the_reason() -> None:
-    from calibration.importers.vllm_bench import read_vllm_bench
+    from calibration.importers.load_clients.vllm_bench import read_vllm_bench
 
     document = {
         "duration": 1.0, "completed": 0, "request_throughput": 0.0, "input_lens": [4], "output_lens": [0],

@@ -47,6 +47,17 @@ def test_the_deployment_goes_to_a_file(script: Path, tmp_path: Path, capsys: pyt
     assert {note["kind"] for note in json.loads(document.read_text())["notes"]} >= {"read", "unknown", "no effect"}
 
 
+@pytest.mark.parametrize("n_flags", [0, 30])  # with 30, the command is longer than any file name
+def test_a_command_in_place_of_a_file_names_the_option_that_takes_it(
+    capsys: pytest.CaptureFixture[str], n_flags: int
+) -> None:
+    command = "vllm serve Qwen3-8B" + " --max-num-seqs 64" * n_flags
+    code, out, err = run(capsys, command, "--hw", "h100x1")
+    assert (code, out) == (2, "")
+    assert "there is no such file" in err
+    assert "--from-command" in err
+
+
 @pytest.mark.parametrize(
     ("more", "rule"),
     [

@@ -9,8 +9,9 @@ import pytest
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
 from catalogs.engines.files import engine_profile, list_engines, load_engine, read_engine_file
+from catalogs.engines.profile import EngineProfile
 from catalogs.errors import InputError
-from catalogs.hardware.catalog import parse_hardware
+from catalogs.hardware.catalog import list_hardware, parse_hardware
 from catalogs.models.catalog import load_model
 
 UNSUPPORTED = ["tgi", "lmdeploy"]
@@ -257,3 +258,21 @@ def test_only_the_rules_of_the_model_and_the_accelerator_change_a_profile() -> N
     assert engine.for_model("DeepseekV3ForCausalLM", small) is engine
     changed = engine.for_model("DeepseekV3ForCausalLM", b200)
     assert changed == replace(engine, fuses_norms=True, launches_experts_at_once=True, receiving=changed.receiving)
+
+
+def unknown_names(engine: EngineProfile) -> set[str]:
+    """Return what a profile names as an architecture of accelerators, or as an engine with tables, and is neither."""
+    known = {parse_hardware(name).accelerator.architecture for name in list_hardware()}
+    tables = (engine.launch_factors, engine.expert_block_rows, engine.cut_experts_tables, engine.fused_norm_bytes)
+    named = {name for table in tables for name in table} - {"all"}
+    named |= {name for rule in engine.model_defaults for name in rule.accelerators}
+    engines = {*engine.cut_experts_tables.values(), engine.operator_tables}
+    return named - known | engines - set(list_engines())
+
+
+@pytest.mark.parametrize("name", list_engines(supported_only=True))
+def test_profiles_name_only_architectures_and_engines_of_the_catalog(name: str) -> None:
+    engine = load_engine(name)
+    assert unknown_names(engine) == set()
+    assert unknown_names(replace(engine, launch_factors={"hoper": 1.3})) == {"hoper"}
+    assert unknown_names(replace(engine, cut_experts_tables={"blackwel": "trtlm"})) == {"blackwel", "trtlm"}

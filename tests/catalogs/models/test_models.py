@@ -238,9 +238,9 @@ def test_dense_and_moe_layers() -> None:
 
 
 def test_the_skew_of_a_router_is_stated_where_it_is_published() -> None:
-    names = ("mixtral-8x7b", "mixtral-8x22b", "deepseek-v3", "qwen3-235b-a22b")
+    names = ("mixtral-8x7b", "gpt-oss-120b", "mixtral-8x22b", "deepseek-v3", "qwen3-235b-a22b")
     skews = [{g.ffn.routing_skew for g in load_model(n).groups if isinstance(g.ffn, Moe)} for n in names]
-    assert skews == [{0.0}, {None}, {None}, {None}]
+    assert skews == [{0.0}, {1.0}, {None}, {None}, {None}]
 
 
 def test_mixers() -> None:

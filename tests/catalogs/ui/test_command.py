@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from catalogs.cli.main import app
 from catalogs.ui.crash_report import KEPT_REPORTS, write_crash_report
 from catalogs.ui.entry_point import INTERNAL_ERROR, OUTPUT_ERROR, Interrupted, run_command
 from catalogs.ui.interrupts import interrupts_held
@@ -143,6 +144,13 @@ def test_a_full_output_is_one_line_and_its_own_status(body: str) -> None:
     status, err = _process(body, ">/dev/full")
     assert status == OUTPUT_ERROR == 74
     assert err == "plan: cannot write the output: No space left on device\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full on this system")
+def test_a_full_output_file_has_the_same_status(capsys: pytest.CaptureFixture[str]) -> None:
+    status = run_command("catalog", typer.main.get_command(app), ["list", "models", "--json", "/dev/full"])
+    assert status == OUTPUT_ERROR
+    assert capsys.readouterr().err == "catalog: cannot write /dev/full: No space left on device\n"
 
 
 @pytest.mark.parametrize("body", ["print('x' * 1_000_000)", "print('x')"])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalogs.ui.words import digits, duration_text, parse_duration
+from catalogs.ui.words import digits, duration_text, hours_text, parse_duration
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,10 @@ def test_a_duration_is_in_the_largest_unit_that_it_reaches(value_s: float, text:
 def test_a_duration_is_read_back_within_its_digits(value_s: float) -> None:
     text = duration_text(value_s).replace(",", "")
     assert parse_duration(text) == pytest.approx(value_s, rel=6e-3)
+
+
+@pytest.mark.parametrize(
+    ("value_s", "text"), [(0.0, "0 h"), (184.0, "184 s"), (1800.0, "30 min"), (3600.0, "1 h"), (86400.0, "24 h")]
+)
+def test_hours_below_one_are_written_in_a_smaller_unit(value_s: float, text: str) -> None:
+    assert hours_text(value_s) == text

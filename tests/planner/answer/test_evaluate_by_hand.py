@@ -275,6 +275,32 @@ def test_the_capacity_of_one_seed_is_raised_where_all_seeds_are_sure_well_beyond
         assert found.plan.limited_by is not None
 
 
+@dataclass
+class OneLuckySeed(KnownPlan):
+    """Latency is 0.05 s + 0.01 s a request per second; above 14 requests/s all seeds but the first have a multiple."""
+
+    multiple: float = 1.0
+
+    def value_s(self, c: Candidate, rate_per_s: float) -> float:  # noqa: ARG002
+        return 0.05 + 0.01 * rate_per_s if rate_per_s < 15 else 1.0
+
+    def observe(self, c: Candidate, load: Load) -> Observation:
+        self.noise = (1.0, *[self.multiple] * 3) if load.requests_per_s > 14 else ()
+        return super().observe(c, load)
+
+
+@pytest.mark.parametrize("start_per_s", [None, 14.8])
+@pytest.mark.parametrize(("effort", "multiple"), [(OTHER, 2.2), (BEST, 4.5)])
+def test_a_rate_that_the_curve_sets_far_too_low_is_raised_again(
+    effort: evaluate.SeedBudget, multiple: float, start_per_s: float | None
+) -> None:
+    """All seeds together miss at 14.8, and the curve through that point leads to 6 or 10 requests/s."""
+    found = evaluator(OneLuckySeed(multiple=multiple)).entry(TWO, start_per_s, effort)
+    assert found.met
+    assert found.capacity_requests_per_s is not None
+    assert 14.8 / 1.15 < found.capacity_requests_per_s <= 14.0
+
+
 @pytest.mark.parametrize("toy", [KnownPlan(cluster=1.05), KnownPlan(operator_error=0.05), KnownPlan(base_s=0.5)])
 def test_a_required_rate_is_never_lowered(toy: KnownPlan) -> None:
     found = evaluator(toy, 14.9).entry(TWO, None, BEST)

@@ -73,3 +73,10 @@ def test_a_lost_node_takes_its_replicas() -> None:
     three = candidate(hardware=parse_hardware("2*h100x8"), tensor_parallel=4, replicas=3)
     assert FailureTolerance(nodes=1).lost(three) == 2  # the fuller node
     assert FailureTolerance(nodes=1).factor(candidate(tensor_parallel=1, replicas=8)) == math.inf
+
+
+def test_a_rate_is_refused_where_the_planner_could_not_simulate_more() -> None:
+    """Searches simulate rates above the requested one, which workloads refuse from 1e9 requests per second."""
+    assert Demand(requests_per_s=1e8).given
+    with pytest.raises(InputError, match=r"at most 100,000,000: got 1000000000\.0"):
+        Demand(requests_per_s=1e9)

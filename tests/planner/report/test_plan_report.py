@@ -20,6 +20,7 @@ from catalogs.ui.html_page import render
 from catalogs.ui.terminal import PIPED
 from catalogs.ui.words import dollars, percent, rate, seconds
 from planner.answer.schema import Answer
+from planner.cli.commands.report import report
 from planner.cli.main import app
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.pipeline import make_plan
@@ -255,6 +256,17 @@ def test_without_the_packages_of_parquet_the_other_tables_are_written(
     written = write_table_files({"some": [{"a": 1.5}]}, tmp_path / "tables", 1)
     assert sorted(p.name for p in (tmp_path / "tables").iterdir()) == ["report.json", "some.csv"]
     assert sorted(written) == sorted((tmp_path / "tables").iterdir())
+
+
+def test_the_hint_about_parquet_waits_until_the_answer_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("planner.report.write.parquet_is_installed", lambda: False)
+    damaged = tmp_path / "answer.json"
+    damaged.write_text("{")
+    with pytest.raises(InputError, match="not valid JSON"):
+        report(damaged, csv=tmp_path / "tables", html=None, sensitivity=False, front=None)
+    assert capsys.readouterr().err == ""
 
 
 def test_the_answer_brings_its_candidates_back() -> None:

@@ -271,3 +271,49 @@ def test_energy_needs_no_full_run_of_a_candidate_that_uses_more_energy(monkeypat
         assert best[0] == best[1]
     assert all(early <= late for early, late in zip(cost[True], cost[False], strict=True))
     assert sum(cost[True]) < 0.85 * sum(cost[False])
+
+
+# ---- energy without a load: at a candidate's own capacity
+
+
+def without_a_load(draw: int) -> CandidateTester:
+    return CandidateTester(MisledToy(0.4, draw=draw), SLOS, SIZES, draw, 0.9, None)
+
+
+def test_the_energy_at_the_capacity_needs_no_capacity_of_a_candidate_that_uses_more() -> None:
+    """The same optimum with far fewer requests than if the capacity of every candidate is determined."""
+    cost: dict[bool, list[int]] = {True: [], False: []}
+    for draw in range(3):
+        scores: list[float] = []
+        for early, n_requests in cost.items():
+            tester = without_a_load(draw)
+            with pytest.MonkeyPatch.context() as patch:
+                if not early:
+                    patch.setattr(LowestEnergy, "_loss_at_some_rate", lambda *_: None)
+                outcome, _ = found_by(assess_of("energy", tester), draw)
+            assert outcome is not None
+            assert outcome.score is not None
+            scores.append(outcome.score)
+            assert isinstance(tester.evaluator, MisledToy)
+            n_requests.append(sum(load.n_requests for _, load in dict.fromkeys(tester.evaluator.loads)))
+        assert scores[0] <= scores[1] * (1 + TIE)
+    assert sum(cost[True]) < 0.6 * sum(cost[False])
+
+
+def test_what_loses_at_some_rate_loses_at_its_capacity() -> None:
+    """A candidate that is left out for a missed rate would have needed more energy at its own capacity."""
+    left_out = kept = 0
+    for draw in range(2):
+        assess = assess_of("energy", without_a_load(draw))
+        best, *others = (c for c in space() if c.hardware.n_accelerators == 8 and c.max_num_seqs in (1024, 128))
+        found = assess(best, None)
+        assert found.score is not None
+        for c in others:
+            alone, against = assess(c, None), assess(c, found)
+            if against.feasible:
+                kept += 1
+            elif alone.score is not None:
+                left_out += 1
+                assert alone.score > found.score * (1 + TIE), c
+    assert left_out > 20
+    assert kept > 5

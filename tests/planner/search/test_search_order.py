@@ -147,6 +147,20 @@ def test_what_cannot_win_is_skipped_and_counted() -> None:
     assert [c for c in SPACE if c.max_num_seqs != 64] == seen.order
 
 
+def test_candidates_are_compared_once_with_each_best() -> None:
+    seen, compared = Recorder(), list[tuple[Candidate, Outcome]]()
+
+    def outclassed(c: Candidate, best: Outcome) -> bool:
+        compared.append((c, best))
+        return False
+
+    search(SPACE, seen, SearchSettings(len(SPACE) - 1, 0), outclassed=outclassed)
+    bests = list(dict.fromkeys(best for _, best in seen.given if best is not None))
+    assert len(bests) > 3
+    assert compared[: len(SPACE) * len(bests)] == [(c, best) for best in bests for c in SPACE]
+    assert len(compared) == len(SPACE) * len(bests) + 1  # and the one candidate that is left at the end
+
+
 def test_a_candidate_that_was_outclassed_late_is_not_missing() -> None:
     seen = Recorder()
     result = search(SPACE, seen, SearchSettings(5, 0), outclassed=lambda c, _: c.layout.tensor_parallel < 8)

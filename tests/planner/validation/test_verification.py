@@ -19,8 +19,8 @@ import pytest
 
 from calibration.accuracy.measured_run import UNSTATED
 from calibration.accuracy.regime import UNKNOWN, Regime
-from calibration.importers import vllm_bench
-from calibration.importers.model_name import measured_model
+from calibration.importers.load_clients import vllm_bench
+from calibration.importers.load_clients.model_name import measured_model
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.models.catalog import load_model
@@ -40,7 +40,7 @@ from planner.validation.prediction import Expected, Prediction
 from planner.validation.prometheus import Histogram, Interval, observe_server, parse
 from planner.validation.verification import bootstrap, finding
 from simulator.cluster.simulate import simulate
-from tests.calibration.importers.test_importers_clients import aiperf, guidellm, inference_perf
+from tests.calibration.importers.load_clients.test_load_clients import aiperf, guidellm, inference_perf
 from tests.planner.report.test_plan_report import planned
 from tests.planner.short_runs import usual
 
@@ -91,11 +91,16 @@ def drawn(rate: float = 1.0) -> RequestSet:
 
 
 def sent(n: int = N, slower: float = 1.0, rate: float = 1.0, longer: float = 1.0) -> Times:
-    """(when it was sent, when its tokens came) of requests as planned: the plan's rate, lengths and latencies."""
+    """(when it was sent, when its tokens came) of requests as planned: the plan's rate, lengths and expected latencies.
+
+    The expected latencies are the simulated ones times the middle of the stated error.
+    """
     rng, requests, cdf = np.random.default_rng(7), drawn(rate), answer().plans[0].latency_cdf
     first, gap = (
-        slower * np.interp(rng.random(N), np.array(cdf["quantiles"], float), np.array(cdf[key], float))
-        for key in ("ttft_s", "tpot_s")
+        slower
+        * prediction().error.factors(metric, np.array([0.5]))
+        * np.interp(rng.random(N), np.array(cdf["quantiles"], float), np.array(cdf[f"{metric}_s"], float))
+        for metric in ("ttft", "tpot")
     )
     counts = np.maximum(np.rint(requests.output_tokens * longer), 1).astype(int)
     rows = zip(requests.arrival_s.tolist(), first.tolist(), gap.tolist(), counts.tolist(), strict=True)

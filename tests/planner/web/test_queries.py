@@ -60,7 +60,7 @@ def test_a_key_that_takes_several_values_may_be_repeated(client: TestClient) -> 
 @pytest.mark.parametrize(
     ("key", "value", "limit"),
     [
-        ("rate", 1e30, "1,000,000,000"),
+        ("rate", 1e30, "100,000,000"),
         ("users", 10**15, "1,000,000,000"),
         ("max_usd_per_hour", 1e300, "1,000,000,000,000"),
         ("tariff", {"usd_per_hour": 1e300}, "1,000,000,000,000"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
@@ -16,8 +17,12 @@ from simulator.cluster.compiled import Pool
 from simulator.cluster.open_loop import _WITHOUT
 from simulator.cluster.run import INSTANTS, Run
 from simulator.cluster.simulate import run_pools, run_rules
+from simulator.core.batch import BatchShape
 from simulator.core.outcomes import COMPLETED, TOO_LONG
+from simulator.core.speculation import SpeculationRules
+from simulator.core.step_timer import Segment
 from simulator.engine.fast_path import FastPath
+from simulator.schedulers.dp_dispatch import DISPATCHES
 from simulator.schedulers.registry import VARIANTS
 from simulator.schedulers.rules import EngineRules
 from tests.simulator.engine.test_fast_forward import EXACT, TICK, World, crowds, worlds
@@ -49,6 +54,7 @@ def assert_equal(fast: Run, general: Run) -> None:
     for a, b in zip(fast.replicas, general.replicas, strict=True):
         assert (a.kv_peak_fraction, a.peak_use) == (b.kv_peak_fraction, b.peak_use)
         np.testing.assert_array_equal(a.logs[0].table(), b.logs[0].table())
+        np.testing.assert_array_equal(a.logs[0].shares, b.logs[0].shares)
 
 
 @pytest.fixture
@@ -87,6 +93,78 @@ def test_several_replicas_equal_the_general_loop(world: World) -> None:
     assert_equal(*run_both(world))
 
 
+@st.composite
+def in_lockstep(draw: st.DrawFn, drawn: st.SearchStrategy[World]) -> World:
+    """Worlds with ranks that step together, of which each has the limits of a replica of the drawn world."""
+    world = plain(draw(drawn))
+    n, engine = draw(st.sampled_from([2, 3, 5])), world.rules
+    group = replace(
+        engine,
+        attention_ranks=n,
+        rank_dispatch=draw(st.sampled_from(sorted(DISPATCHES))),
+        kv_blocks=n * draw(st.sampled_from([engine.kv_blocks, max(18, engine.kv_blocks // 2)])),
+        max_num_seqs=n * engine.max_num_seqs,
+        max_num_batched_tokens=n * engine.max_num_batched_tokens,
+    )
+    work = world.requests
+    rounds = draw(st.integers(1, 3))  # requests that arrive together
+    arrival_s = np.sort(np.tile(work.arrival_s, rounds))
+    crowd = requests(arrival_s, np.tile(work.input_tokens, rounds), np.tile(work.output_tokens, rounds))
+    timer = draw(st.sampled_from([world.timer, Waits(world.timer)]))
+    return replace(world, rules=group, requests=crowd, timer=timer)
+
+
+@dataclass(frozen=True)
+class Waits:
+    """A timer that models what the ranks of a group share: all tokens of a group cost time, and idle ranks as well."""
+
+    alone: Linear
+
+    def cycle_s(self, shape: BatchShape) -> float:
+        return self.alone.cycle_s(shape)
+
+    def decode_segment(self, decodes: int, context_sum: float, context_max: float) -> Segment:
+        return self.alone.decode_segment(decodes, context_sum, context_max)
+
+    def ranks_segment(self, ranks: Sequence[BatchShape | None]) -> Segment:
+        longest = max(rank.decode_context_max for rank in ranks if rank is not None)
+        tokens = sum(rank.decodes + rank.prefill_tokens for rank in ranks if rank is not None)
+        prompts = any(rank.prefill_tokens for rank in ranks if rank is not None)
+        first_s = self.alone.base_s + TICK * (tokens + longest + ranks.count(None))
+        return first_s, TICK, 1 if prompts else 7
+
+
+@EXACT
+@given(in_lockstep(worlds() | crowds()))
+def test_ranks_in_lockstep_equal_the_general_loop(world: World) -> None:
+    """All dispatches, idle ranks, refusals on one rank while others go on, and preemptions, which hand over."""
+    assert_equal(*run_both(world))
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("dispatch", sorted(DISPATCHES))
+def test_a_preemption_on_one_rank_hands_over(served: list[int], lag: int, dispatch: str) -> None:
+    """Long requests on both ranks, of which some do not fit into the 12 blocks of their rank."""
+    engine = rules(
+        max_num_seqs=8, max_num_batched_tokens=128, kv_blocks=24, lag=lag, attention_ranks=2, rank_dispatch=dispatch
+    )
+    work = requests([0.0, 0.0, 1.0, 2.0, 3.0, 500.0], [8, 8, 3, 8, 8, 8], [28, 2, 9, 28, 28, 4])
+    fast, general = run_both(World(engine, Linear(context_s=TICK), work, 1, "round_robin"))
+    assert served == [5]
+    assert general.preemptions.sum() > 0
+    assert_equal(fast, general)
+
+
+def test_an_arrival_on_an_idle_rank_cuts_the_steps_of_the_others(served: list[int]) -> None:
+    """A request decodes on one rank for 100 s; the second request starts on the other rank with the next step."""
+    engine = rules(attention_ranks=2, rank_dispatch="round_robin")
+    fast, general = run_both(World(engine, Linear(), requests([0.0, 10.5], [8, 8], [100, 4]), 1, "round_robin"))
+    assert served == [2]
+    assert fast.started_s.tolist() == [0.0, 11.0]
+    assert fast.replicas[0].logs[0].shares[1, :, 3].tolist() == [1.0, 0.0]  # decodes of both ranks before it
+    assert_equal(fast, general)
+
+
 @pytest.mark.parametrize("lag", [0, 1])
 def test_a_preemption_hands_over(served: list[int], lag: int) -> None:
     """Two requests of 9 blocks each in a cache of 12: the second is preempted while a third has not arrived yet."""
@@ -117,7 +195,8 @@ def test_requests_that_can_never_run_are_rejected(served: list[int]) -> None:
         {"queueing": Queueing(timeout_s=5.0)},
         {"chunked_prefill": False, "max_num_batched_tokens": 64},
         {"receiving": ReceiveIntervals(2, 2, 2)},
-        {"attention_ranks": 2, "rank_dispatch": "round_robin"},
+        {"attention_ranks": 2, "rank_dispatch": "round_robin", "policy": "sglang"},
+        {"attention_ranks": 2, "rank_dispatch": "round_robin", "speculation": SpeculationRules(2, (0.5,))},
         {"pipeline_stages": 2, "lag": 0},
     ],
     ids=str,
@@ -159,6 +238,7 @@ FOLLOWED = {
     EngineRules: {
         *("max_num_seqs", "max_num_batched_tokens", "kv_blocks", "block_size", "max_model_len", "side_tokens"),
         *("host", "admit_whole_prompt", "lag", "api_servers", "attention_ranks", "prefix_caching", "unit_blocks"),
+        "rank_dispatch",
         *("max_output_tokens", "physical_batch_tokens", "balance_steps", "stage_layers"),
     },
     Queueing: {"too_long", "preferred_batch_sizes"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from calibration.bundles.bundle import load_bundle
@@ -186,6 +187,22 @@ def test_inputs_of_linear_attention_that_are_projected_apart_read_the_same_weigh
     assert [call.overlapped_rows for call in (*joint, *apart)] == [0, 1024, 0, 0, 0, 0]  # a second stream
     shards = [Shard.of(made(engine, **keys)) for engine in ("sglang", "sglang-0.5")]
     assert step_launches(shards[1]) - step_launches(shards[0]) == 45 * (2 + 1)  # the gate's product quantises its input
+
+
+def test_inputs_of_a_scan_that_are_projected_apart_are_copied_for_several_decodes() -> None:
+    """SGLang 0.5.9 copies q, k and v of a rank before the scan of decodes, each in a kernel of its own: 2 x 2 x 128
+    values of queries and keys and 8 x 128 of values, read and written in 16 bit. One row is contiguous as it is."""
+    keys = {"model": "qwen3.5-397b-a17b", "hardware": "b200x8", "tensor_parallel": 8, "weight_dtype": "fp8"}
+
+    def copies(engine: str) -> list[OperatorCall]:
+        calls = StepCalls(Shard.of(made(engine, **keys))).decode(np.array([1.0, 4.0]), 900.0, 900.0)
+        return [call for call in calls if call.name == "scan_copies"]
+
+    assert copies("sglang") == []
+    (call,) = copies("sglang-0.5")
+    assert call.count == 3 * 45
+    assert 3 * call.op.bytes_per_token == pytest.approx(2 * 2 * (2 * 2 * 128 + 8 * 128))  # type: ignore[union-attr]
+    assert np.ravel(call.runs).tolist() == [False, True]
 
 
 def test_nvfp4_checkpoints_of_qwen3_5_keep_both_kinds_of_attention_in_16_bits() -> None:

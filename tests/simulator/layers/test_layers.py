@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from calibration.bundles.bundle import load_bundle
-from calibration.operators.operators import Collective, Gemm, GroupedGemm
+from calibration.operators.operators import Collective, Elementwise, Gemm, GroupedGemm
 from calibration.operators.roofline import flops, memory_s
 from catalogs.deployments.layout import Layout
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
 from catalogs.models.catalog import load_model
 from catalogs.models.layers import LayerGroup, Mlp
-from catalogs.models.mixers import Attention
+from catalogs.models.mixers import Attention, LinearAttention
 from simulator.core.batch import BatchShape
 from simulator.costs.pricing import Pricer
 from simulator.layers.operator_call import CLASSES, OperatorCall
@@ -192,3 +192,24 @@ def test_only_top_p_on_an_old_engine_sorts_its_logits(engine: str, sampling: str
     deployment = Deployment(model="llama3.1-8b", hardware="h100", engine=engine, sampling=sampling)  # type: ignore[arg-type]
     lines = StepCalls(Shard.of(resolve(deployment))).logits(4)
     assert [line.name for line in lines] == ["lm_head", *(["sort_logits"] if sorts else []), "sampling"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "model", "kernels", "value_bytes"),
+    [
+        ("vllm-0.11", "nemotron-nano-12b-v2", 10, 54),  # gate to 32 bits 6, SiLU 8, product 10, square 8, mean 4, ...
+        ("vllm", "nemotron-nano-12b-v2", 10, 54),
+        ("sglang", "nemotron-nano-12b-v2", 1, 6),  # one kernel: values and gate in, result out
+        ("trtllm", "nemotron-nano-12b-v2", 1, 6),
+        ("vllm", "qwen3.5-27b", 1, 6),  # a gated delta rule has a fused norm in every engine
+    ],
+)
+def test_vllm_normalises_mamba_in_a_chain_of_kernels(engine: str, model: str, kernels: int, value_bytes: int) -> None:
+    plant = resolve(Deployment(model=model, engine=engine, hardware="h100"))
+    calls = [c for c in StepCalls(Shard.of(plant)).rank(64.0, graph=True) if c.name == "gated_norm"]
+    mixer = next(g.mixer for g in plant.model.groups if isinstance(g.mixer, LinearAttention))
+    assert len(calls) == kernels
+    assert sum(c.kernels for c in calls) == kernels  # each is launched outside CUDA graphs
+    moved = sum(c.op.bytes_per_token for c in calls if isinstance(c.op, Elementwise))
+    of_groups = 2 * 8 * mixer.n_key_heads if kernels > 1 else 0
+    assert moved == value_bytes * mixer.value_size + of_groups

@@ -19,7 +19,6 @@ from simulator.cluster.simulate import run_rules
 from simulator.core.batch import Batch, together
 from simulator.core.invariants import InvariantViolation
 from simulator.core.outcomes import STATUS
-from simulator.core.request import Request
 from simulator.schedulers import registry as schedulers
 from simulator.schedulers.base import Scheduler
 from simulator.schedulers.data_parallel import Lockstep
@@ -266,31 +265,27 @@ class Seen(NamedTuple):
     prompt_tokens: int
 
     @property
-    def scheduler(self) -> Seen:
-        return self
-
-    @property
     def n_requests(self) -> int:
         return self.n_waiting + self.n_running
 
 
 def test_dispatch_by_hand() -> None:
     """Ranks of 5, 2 and 4 requests, of which the second's cache is full and one request waits there."""
-    ranks, request = [Seen(0, 5, 0.9, 500), Seen(1, 1, 0.9, 900), Seen(0, 4, 0.4, 700)], Request(0, 100)
-    chosen = {name: dispatch().choose(request, ranks) for name, dispatch in DISPATCHES.items() if name != "random"}
+    ranks = [Seen(0, 5, 0.9, 500), Seen(1, 1, 0.9, 900), Seen(0, 4, 0.4, 700)]
+    chosen = {name: dispatch().choose(0, ranks) for name, dispatch in DISPATCHES.items() if name != "random"}
     # 5, 2 + 6 x 0.4, 4; 5, 4 + 1, 4; at most 4 each, of ranks with fewer the one with 700 tokens
     assert chosen == {"round_robin": 0, "least_requests": 2, "queue_score": 2, "least_tokens": 2}
     even = [Seen(0, 1, 0.1, 10)] * 3
     for name in ("least_requests", "queue_score"):
         dispatch = DISPATCHES[name]()
-        assert [dispatch.choose(request, even) for _ in range(4)] == [0, 1, 2, 0]
+        assert [dispatch.choose(0, even) for _ in range(4)] == [0, 1, 2, 0]
 
 
 @pytest.mark.parametrize("ranks", [3, 8])
 def test_drawn_ranks_are_even_and_independent_of_each_other(ranks: int) -> None:
     """Chi-squared of the ranks of 8,000 requests, and of pairs of ranks of neighbours, within three standard errors."""
     seen = [Seen(0, 0, 0.0, 0)] * ranks
-    drawn = np.array([DISPATCHES["random"]().choose(Request(i, 100), seen) for i in range(8000)])
+    drawn = np.array([DISPATCHES["random"]().choose(i, seen) for i in range(8000)])
     for codes, cells in ((drawn, ranks), (drawn[:-1] * ranks + drawn[1:], ranks**2)):
         expected = len(codes) / cells
         squares = ((np.bincount(codes, minlength=cells) - expected) ** 2 / expected).sum()
@@ -301,7 +296,7 @@ def test_drawn_ranks_queue_while_others_have_nothing() -> None:
     """One seat a rank, 1 s a step: in turn, eight prompts take one step; drawn, as many as the fullest rank has."""
     work = requests([0.0] * 8, [4] * 8, [1] * 8)
     seen = [Seen(0, 0, 0.0, 0)] * 8
-    fullest = max(np.bincount([DISPATCHES["random"]().choose(Request(i, 4), seen) for i in range(8)]))
+    fullest = max(np.bincount([DISPATCHES["random"]().choose(i, seen) for i in range(8)]))
     for dispatch, last_s in (("round_robin", 1.0), ("random", float(fullest))):
         done = serve((group(8, dispatch, max_num_seqs=1, max_num_batched_tokens=4), Linear(), work))
         assert done.last_token_s.max() == last_s

@@ -163,7 +163,7 @@ def _fitted(files: list[Path], hardware: str, task: Task) -> dict[str, Any]:
 
 def _results(files: list[Path]) -> dict[str, Any]:
     from calibration.commands.importing import run_document
-    from calibration.importers.results import measured_runs
+    from calibration.importers.load_clients.results import measured_runs
 
     return {
         "schema_version": SCHEMA_VERSION,

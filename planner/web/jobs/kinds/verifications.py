@@ -43,8 +43,8 @@ def prepare(body: Mapping[str, Any], submission: Submission) -> Prepared:
 
 def run(task: Task) -> JobResult:
     """Compare the measured runs with the predictions of the plan."""
-    from calibration.importers.model_name import measured_model
-    from calibration.importers.results import measured_results
+    from calibration.importers.load_clients.model_name import measured_model
+    from calibration.importers.load_clients.results import measured_results
     from planner.answer.schema import chosen
     from planner.validation.measured_load import LoadSimulator
     from planner.validation.prediction import Prediction

@@ -18,8 +18,8 @@ from pydantic import BeforeValidator
 
 from calibration.accuracy.measured_run import FailedRequest, MeasuredRun, Metric, OfferedLoad
 from calibration.accuracy.measured_summary import DEVIATION, MeasuredSummary
+from calibration.importers.load_clients.request_rows import NAN, RequestRow, RunFacts, measured_run
 from calibration.importers.parsing import Foreign, parse
-from calibration.importers.request_rows import NAN, RequestRow, RunFacts, measured_run
 from catalogs.errors import InputError
 from catalogs.io.http import plain_text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from calibration.importers.results import read_documents
+from calibration.importers.load_clients.results import read_documents
 from catalogs.errors import InputError
 from catalogs.io.json_files import load_json
 

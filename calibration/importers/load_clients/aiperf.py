@@ -13,8 +13,8 @@ from pydantic import BeforeValidator
 
 from calibration.accuracy.measured_run import UNSTATED, MeasuredRun, OfferedLoad
 from calibration.accuracy.measured_summary import DEVIATION, MeasuredSummary
+from calibration.importers.load_clients.request_rows import NAN, SLACK, SLACK_S, RequestRow, RunFacts, measured_run
 from calibration.importers.parsing import Foreign, parse
-from calibration.importers.request_rows import NAN, SLACK, SLACK_S, RequestRow, RunFacts, measured_run
 from catalogs.errors import InputError
 
 CLIENT: Final = "aiperf"

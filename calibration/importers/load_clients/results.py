@@ -1,7 +1,4 @@
-"""Read files of engine steps (a server log, or a benchmark of single forwards) and result files of load clients.
-
-The format is recognised by the contents.
-"""
+"""Read the result file of any load client that is known; its contents tell which client wrote it."""
 
 from __future__ import annotations
 
@@ -10,30 +7,10 @@ from typing import Any, Final
 
 from calibration.accuracy.measured_run import MeasuredRun
 from calibration.accuracy.measured_summary import MeasuredSummary
-from calibration.importers import aiperf, guidellm, inference_perf, vllm_bench
-from calibration.importers.forward_bench import read_forward_bench
-from calibration.importers.iteration_log import read_iteration_log
-from calibration.importers.parsing import EngineSteps
+from calibration.importers.load_clients import aiperf, guidellm, inference_perf, vllm_bench
 from catalogs.errors import InputError
 from catalogs.io.input_files import MOST_DATA_BYTES, read_text
 from catalogs.io.json_files import load_json
-
-
-def read_steps(path: Path) -> EngineSteps:
-    """Read a server log or a forward benchmark.
-
-    Raises:
-        InputError: The file is unreadable or holds no step.
-    """
-    try:
-        with path.open("rb") as file:
-            start = file.read(64).lstrip()
-    except (OSError, ValueError) as error:
-        raise InputError(f"file of engine steps cannot be read ({type(error).__name__})", str(path)) from None
-    if start[:1] == b"[" and start[1:].lstrip()[:1] in (b"{", b"]", b""):
-        return read_forward_bench(path)
-    return read_iteration_log(path)
-
 
 #: The readable result files of each client.
 CLIENTS: Final = (

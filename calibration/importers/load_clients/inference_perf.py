@@ -12,8 +12,8 @@ from itertools import pairwise
 from typing import Any, Final
 
 from calibration.accuracy.measured_run import MeasuredRun
+from calibration.importers.load_clients.request_rows import NAN, RequestRow, RunFacts, measured_run
 from calibration.importers.parsing import Foreign, parse
-from calibration.importers.request_rows import NAN, RequestRow, RunFacts, measured_run
 from catalogs.errors import InputError
 
 CLIENT: Final = "inference-perf"

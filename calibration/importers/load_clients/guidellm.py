@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final
 from pydantic import AliasChoices, BeforeValidator, Field
 
 from calibration.accuracy.measured_run import MeasuredRun, OfferedLoad
+from calibration.importers.load_clients.request_rows import NAN, RequestRow, RunFacts, measured_run
 from calibration.importers.parsing import Foreign, parse
-from calibration.importers.request_rows import NAN, RequestRow, RunFacts, measured_run
 from catalogs.errors import InputError
 
 CLIENT: Final = "guidellm"

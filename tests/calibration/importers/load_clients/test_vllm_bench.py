@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibration.importers.results import measured_run_file, measured_runs
+from calibration.importers.load_clients.results import measured_run_file, measured_runs
 from catalogs.errors import InputError
 
 Document = dict[str, Any]

@@ -12,7 +12,7 @@ import pytest
 
 from calibration.accuracy.measured_run import MeasuredRun, OfferedLoad
 from calibration.accuracy.measured_summary import MeasuredSummary
-from calibration.importers.results import measured_results, measured_run_file, measured_runs
+from calibration.importers.load_clients.results import measured_results, measured_run_file, measured_runs
 from catalogs.errors import InputError
 
 Times = list[tuple[float, list[float]]]
