@@ -21,7 +21,7 @@ The meaning of the columns, from the collectors' source and from how the numbers
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -104,11 +104,15 @@ LOW_LATENCY: Final = "_min_latency"
 #: ModelConfig.resolve_moe_backend for all models but gpt-oss. On B200 CUTLASS takes 2 to 3 times as long.
 LOW_LATENCY_EXPERTS: Final = {(7168, 2048, 8, 256), (4096, 1536, 8, 128)}
 
-#: TensorRT-LLM's kernels for block-scaled fp8 experts on Blackwell, which FlashInfer packages and SGLang's tables time;
-#: TensorRT-LLM's own tables time DeepGEMM there. Its reference configurations for DeepSeek-R1 select these kernels
-#: without attention data parallelism and DeepGEMM with it, where experts are whole (moe_expert_parallel_size: 8). So
-#: experts that are cut over the ranks have the times of these kernels, and whole experts those of DeepGEMM.
+#: TensorRT-LLM's kernels for block-scaled fp8 experts on data-centre Blackwell, which FlashInfer packages and SGLang's
+#: tables time; TensorRT-LLM's own tables time DeepGEMM there, which the collector selects. The engine's default is these
+#: kernels (ModelConfig.resolve_moe_backend since pull request 14282). The default before, CUTLASS, has no such experts
+#: on SM100 (fused_moe_cutlass.py: SM90 and SM120).
 SHARED_KERNEL: Final = ("trtllm", "sglang", "sglang_flashinfer_trtllm_moe", "fp8_block")
+
+#: Experts, as in LOW_LATENCY_EXPERTS, for which the reference configurations select DeepGEMM with attention data
+#: parallelism, where experts are whole (moe_expert_parallel_size: 8): DeepSeek-R1. Cut ones have the shared kernel.
+DEEPGEMM_EXPERTS: Final = {(7168, 2048, 8, 256)}
 
 #: Columns that tell rows of attention or experts from each other, besides dtype of arithmetic and kernel.
 SHAPE: Final = (
@@ -204,24 +208,25 @@ def read_family(
 
 
 def _with_shared_kernel(raw: pd.DataFrame | None, tables: Path, system: str) -> pd.DataFrame | None:
-    """Return TensorRT-LLM's rows of experts with those of SHARED_KERNEL for the models whose recipes select it."""
+    """Return TensorRT-LLM's rows of experts with those of SHARED_KERNEL, except where recipes select another."""
     _, other, kernel, dtype = SHARED_KERNEL
     shared = newest_table(tables, system, "moe", "moe_perf", other)
     if raw is None or shared is None:
         return raw
-    shared = shared[(shared.kernel_source == kernel) & _cut_experts(shared, dtype)]
-    return raw if shared.empty else pd.concat([raw[~_cut_experts(raw, dtype)], shared], ignore_index=True)
+    shared = shared[(shared.kernel_source == kernel) & _by_default(shared, dtype)]
+    return raw if shared.empty else pd.concat([raw[~_by_default(raw, dtype)], shared], ignore_index=True)
 
 
-def _cut_experts(raw: pd.DataFrame, dtype: str) -> npt.NDArray[np.bool_]:
-    """Return whether each row is of a dtype, of experts of recipes, and of one rank that has a part of all experts."""
-    return _of_recipes(raw) & ((raw.moe_dtype == dtype) & (raw.moe_ep_size == 1)).to_numpy(dtype=bool)
+def _by_default(raw: pd.DataFrame, dtype: str) -> npt.NDArray[np.bool_]:
+    """Return whether each row is of experts of a dtype that no recipe runs in DeepGEMM; shape (rows,)."""
+    whole_by_recipe = _of(raw, DEEPGEMM_EXPERTS) & (raw.moe_ep_size > 1).to_numpy(dtype=bool)
+    return (raw.moe_dtype == dtype).to_numpy(dtype=bool) & ~whole_by_recipe
 
 
-def _of_recipes(raw: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Return whether each row is of experts for which recipes select TensorRT-LLM's own kernels; shape (rows,)."""
+def _of(raw: pd.DataFrame, experts: Collection[tuple[int, int, int, int]]) -> npt.NDArray[np.bool_]:
+    """Return whether each row is of one of these experts, in the form of LOW_LATENCY_EXPERTS; shape (rows,)."""
     shapes = zip(raw.hidden_size, raw.inter_size, raw.topk, raw.num_experts, strict=True)
-    return np.fromiter((shape in LOW_LATENCY_EXPERTS for shape in shapes), dtype=bool, count=len(raw))
+    return np.fromiter((shape in experts for shape in shapes), dtype=bool, count=len(raw))
 
 
 def read_experts(tables: Path, hardware: str, engine: str, version: str) -> pd.DataFrame | None:
@@ -311,7 +316,7 @@ def _low_latency(raw: pd.DataFrame) -> npt.NDArray[np.int64]:
     found = raw.kernel_source.str.endswith(LOW_LATENCY).to_numpy(dtype=bool)
     if not found.any():
         return np.zeros(len(raw), dtype=np.int64)
-    return np.where(found, np.where(_of_recipes(raw), 1, -1), 0)
+    return np.where(found, np.where(_of(raw, LOW_LATENCY_EXPERTS), 1, -1), 0)
 
 
 def _attention(raw: pd.DataFrame) -> pd.DataFrame:

@@ -53,27 +53,25 @@ def test_low_latency_experts_count_for_the_models_whose_recipes_select_them(
     assert dict(zip(as_run(rows).num_tokens, as_run(rows).seconds, strict=True)) == {1: first, 2: 4.0, 4: 5.0}
 
 
-def test_cut_fp8_experts_of_recipes_have_the_times_of_the_kernel_that_another_engine_timed(tmp_path: Path) -> None:
-    """Only block-scaled experts of DeepSeek's size that are cut over the ranks, not whole ones or those of others."""
-    deepseek, other = (7168, 2048, 8, 256), (2048, 768, 8, 128)
+def test_fp8_experts_have_the_default_kernel_except_where_recipes_select_another(tmp_path: Path) -> None:
+    """Whole experts of DeepSeek's size run in DeepGEMM by its recipe; all other block-scaled ones in the default."""
+    deepseek, other, deepgemm_alone = (7168, 2048, 8, 256), (2048, 768, 8, 128), (3072, 1536, 8, 256)
     for engine, kernel, ms in (("trtllm", "deepgemm", 1.0), ("sglang", "sglang_flashinfer_trtllm_moe", 2.0)):
+        timed = (deepseek, other, *((deepgemm_alone,) if engine == "trtllm" else ()))
         shapes = [
             {"num_tokens": t, "moe_tp_size": 8 // ep, "moe_ep_size": ep, "moe_dtype": dtype, "distribution": "balanced"}
             | dict(zip(("hidden_size", "inter_size", "topk", "num_experts"), sizes, strict=True))
-            for t in (1, 64, 512) for ep in (1, 8) for dtype in ("fp8_block", "nvfp4") for sizes in (deepseek, other)
+            for t in (1, 64, 512) for ep in (1, 8) for dtype in ("fp8_block", "nvfp4") for sizes in timed
         ]  # fmt: skip
         file = tmp_path / f"b200_sxm/moe/{engine}/1.0/moe_perf.parquet"
         file.parent.mkdir(parents=True)
         pd.DataFrame(shapes).assign(kernel_source=kernel, latency=ms).to_parquet(file)
     rows = read_family(tmp_path, "b200_sxm", "moe", "trtllm")
     assert rows is not None
-    exchanged = rows[rows.source.str.contains("sglang")]
-    assert {*zip(exchanged.hidden_size, exchanged.dtype, exchanged.expert_ranks, strict=True)} == {
-        (7168, "fp8_block", 1)
-    }
-    assert len(rows) == 3 * 2 * 2 * 2
-    assert (exchanged.seconds == 2e-3).all()
-    assert (rows.seconds[~rows.index.isin(exchanged.index)] == 1e-3).all()
+    fp8 = rows[rows.dtype == "fp8_block"].drop_duplicates(["hidden_size", "expert_ranks"])
+    found = {(h, ranks): s for h, ranks, s in zip(fp8.hidden_size, fp8.expert_ranks, fp8.seconds, strict=True)}
+    assert found == {(7168, 1): 2e-3, (7168, 8): 1e-3, (2048, 1): 2e-3, (2048, 8): 2e-3}
+    assert (rows.seconds[rows.dtype == "fp4"] == 1e-3).all()
 
 
 def test_scales_come_off_per_tensor_fp8_alone_and_never_take_all_of_it() -> None:
