@@ -104,10 +104,10 @@ LOW_LATENCY: Final = "_min_latency"
 #: ModelConfig.resolve_moe_backend for all models but gpt-oss. On B200 CUTLASS takes 2 to 3 times as long.
 LOW_LATENCY_EXPERTS: Final = {(7168, 2048, 8, 256), (4096, 1536, 8, 128)}
 
-#: TensorRT-LLM's kernels for block-scaled fp8 experts on data-centre Blackwell, which FlashInfer packages and SGLang's
-#: tables time; TensorRT-LLM's own tables time DeepGEMM there, which the collector selects. The engine's default is these
-#: kernels (ModelConfig.resolve_moe_backend since pull request 14282). The default before, CUTLASS, has no such experts
-#: on SM100 (fused_moe_cutlass.py: SM90 and SM120).
+#: TensorRT-LLM's kernels for block-scaled fp8 experts on B200 and GB200, which FlashInfer packages and SGLang's tables
+#: time; TensorRT-LLM's own tables time DeepGEMM there, which the collector selects. They are the engine's default
+#: (ModelConfig.resolve_moe_backend since pull request 14282). The default before, CUTLASS, has no such experts on SM100
+#: (fused_moe_cutlass.py: SM90 and SM120).
 SHARED_KERNEL: Final = ("trtllm", "sglang", "sglang_flashinfer_trtllm_moe", "fp8_block")
 
 #: Experts, as in LOW_LATENCY_EXPERTS, for which the reference configurations select DeepGEMM with attention data
