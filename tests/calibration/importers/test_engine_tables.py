@@ -74,6 +74,46 @@ def test_fp8_experts_have_the_default_kernel_except_where_recipes_select_another
     assert (rows.seconds[rows.dtype == "fp4"] == 1e-3).all()
 
 
+def experts_table(folder: Path, engine: str, kernel: str, ms_by_tokens: dict[int, float], dtype: str = "fp8") -> None:
+    """Write a table of one architecture of experts on H100."""
+    file = folder / f"h100_sxm/moe/{engine}/1.0/moe_perf.parquet"
+    file.parent.mkdir(parents=True)
+    sizes = {"hidden_size": 4096, "inter_size": 1536, "topk": 8, "num_experts": 128, "moe_tp_size": 8, "moe_ep_size": 1}
+    rows = [{"num_tokens": t, "latency": ms, "moe_dtype": dtype} | sizes for t, ms in ms_by_tokens.items()]
+    pd.DataFrame(rows).assign(kernel_source=kernel, distribution="power_law_1.01").to_parquet(file)
+
+
+def test_an_untuned_kernel_has_the_times_of_the_engine_that_tuned_it(tmp_path: Path) -> None:
+    """Only where that engine has a table, and only rows of that kernel."""
+    for name, own, lender, expected in (
+        ("lent", "vllm_flashinfer_cutlass_flashinferexperts", True, 1e-3),
+        ("alone", "vllm_flashinfer_cutlass_flashinferexperts", False, 4e-3),
+        ("another", "vllm_fused_moe", True, 4e-3),
+    ):
+        folder = tmp_path / name
+        experts_table(folder, "vllm", own, {1: 4.0, 64: 4.0})
+        if lender:
+            experts_table(folder, "trtllm", "moe_torch_flow_cutlass", {1: 1.0, 64: 1.0})
+        rows = read_family(folder, "h100_sxm", "moe", "vllm")
+        assert rows is not None
+        assert (rows.seconds == expected).all(), name
+
+
+@pytest.mark.parametrize(("engine", "kept"), [("trtllm", [1, 8, 512]), ("vllm", [1, 8, 64, 128, 512])])
+def test_mistuned_tactics_are_left_out_where_an_engine_tunes(tmp_path: Path, engine: str, kept: list[int]) -> None:
+    """With uneven loads, 64 and 128 tokens take four times as long as 512; with even ones no rows are out of line."""
+    usual = {1: 0.1, 8: 0.25, 64: 0.27, 128: 0.28, 512: 0.3}
+    experts_table(tmp_path, engine, "some_kernel", usual, "bfloat16")
+    file = next(tmp_path.glob("*/moe/*/1.0/moe_perf.parquet"))
+    mild = pd.read_parquet(file)
+    slow = mild.assign(latency=mild.latency.where(~mild.num_tokens.isin([64, 128]), 1.2))
+    rows = [mild.assign(distribution="balanced"), slow, slow.assign(distribution="power_law_1.2")]
+    pd.concat(rows, ignore_index=True).to_parquet(file)
+    found = read_family(tmp_path, "h100_sxm", "moe", engine)
+    assert found is not None
+    assert sorted(found.tokens) == kept
+
+
 def test_scales_come_off_per_tensor_fp8_alone_and_never_take_all_of_it() -> None:
     rows = pd.DataFrame(
         {"m": 1.0, "n": 64.0, "k": 64.0, "dtype": ["fp8", "fp8_block", "fp8"], "seconds": [10.0, 10.0, 3.0]}
