@@ -328,12 +328,15 @@ class GroupedGemmModel:
             at = np.searchsorted(tokens, part.tokens.to_numpy(dtype=np.float64))
             order = np.argsort(at)
             op = GroupedGemm(tokens[at[order]], **key._asdict())
-            log_s = isotonic(np.log(_cold_s(op, part.seconds.to_numpy(dtype=np.float64)[order], accelerator)))
+            timed_s = part.seconds.to_numpy(dtype=np.float64)[order]
+            cold_s = _cold_s(op, timed_s, accelerator)
+            log_s = isotonic(np.log(cold_s))
             curve[at[order]] = log_s - np.log(roofline_s(op, accelerator))
             keys.append(key)
             curves.append(curve)
             if has_even:
-                even = isotonic(np.log(part.even_seconds.to_numpy(dtype=np.float64)[order]))
+                even_s = part.even_seconds.to_numpy(dtype=np.float64)[order]
+                even = isotonic(np.log(even_s * cold_s / timed_s))
                 relief[at[order]] = even - log_s
             reliefs.append(relief)
         distribution = sorted(rows.distribution.unique()) if "distribution" in rows else []
