@@ -81,7 +81,7 @@ def with_shared_kernels(
 ) -> pd.DataFrame | None:
     """Return an engine's rows of experts with those of the kernels that it runs, from the tables of other engines.
 
-    Where the lender has no rows of a kernel, the engine's own stay.
+    Only experts that the engine's table has in the other kernel are lent; without lent rows the engine's own stay.
 
     Args:
         raw: The rows of the engine's table; None without one.
@@ -95,7 +95,9 @@ def with_shared_kernels(
         lent = table_of(shared.lender) if own.any() else None
         if lent is None:
             continue
-        lent = lent[shared.rows(lent, shared.kernel)]
+        sizes = raw.loc[own, ["hidden_size", "inter_size", "topk", "num_experts"]].drop_duplicates()
+        known = {tuple(row) for row in sizes.itertuples(index=False)}
+        lent = lent[shared.rows(lent, shared.kernel) & of_experts(lent, known)]
         raw = raw if lent.empty else pd.concat([raw[~own], lent], ignore_index=True)
     return raw
 
