@@ -50,7 +50,7 @@ INPUTS: Final[Mapping[str, tuple[str, ...]]] = {
     "index_q": ("input_norm",),
     "index_k": ("input_norm",),
     "indexer": ("index_q", "index_k"),
-    "mla_decode": ("indexer", "query_gather"),
+    "mla_decode": ("select_entries", "query_gather"),
     "select_entries": ("indexer",),
     "mla_prefill": ("select_entries", "kv_gather"),
     # linear attention
