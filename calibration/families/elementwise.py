@@ -72,15 +72,24 @@ SEGMENTED_S_PER_WORD = 7.7e-11
 
 SEGMENTED_SMS = 132
 
-#: Selecting the entries that each token of a prompt attends to (sparse attention): seconds of a row beside the others
-#: of a prompt, and of each score. Public tables of SGLang time its kernel, fast_topk_transform_fused, with scores of
-#: one distribution. Times from these two numbers are, in the median over the rows of GLM-5, 5 and 10 % too long on B200
-#: and GB200 and 11 and 17 % too short on H200 and H100.
+#: Selecting the entries that each token attends to (sparse attention): seconds of a row beside many others, and of each
+#: of their scores. Public tables of SGLang time its kernel, fast_topk_transform_fused, with scores of one distribution.
+#: Times from these two numbers are, in the median over the rows of GLM-5, 5 and 10 % too long on B200 and GB200 and 11
+#: and 17 % too short on H200 and H100.
 SELECT = "select"
 
 SELECT_ROW_S = 30e-9
 
 SELECT_SCORE_S = 3.5e-12
+
+#: Seconds of a row, and of each of its scores, that one block takes however few rows there are: the line through the
+#: rows of 1 to 64 tokens of the same tables, which differ by 5 % between the four accelerators.
+SELECT_BLOCK_S = 9.5e-6
+
+SELECT_BLOCK_SCORE_S = 0.39e-9
+
+#: Scoring all cached entries for tokens that decode: a kernel that streams the keys of the indexer.
+SCORE = "score"
 
 # bytes of these kinds count many passes over the same logits, most of them in the cache
 PASSES_REPEAT = {"sampling", "greedy"}
@@ -113,6 +122,11 @@ class ElementwiseModel:
         if op.kind == SELECT:
             seconds = tokens * SELECT_ROW_S + size / BYTES_PER_SCORE * SELECT_SCORE_S
             seconds = np.maximum(seconds, size / accelerator.memory_bandwidth_bytes_per_s)
+            one_block = SELECT_BLOCK_S + per_token / BYTES_PER_SCORE * SELECT_BLOCK_SCORE_S
+            return np.maximum(seconds, one_block), np.full_like(seconds, ROOFLINE)
+        if op.kind == SCORE:
+            rate = MEMORY_EFFICIENCY * accelerator.memory_bandwidth_bytes_per_s
+            seconds = self._floor(REFERENCE if REFERENCE in self.curves else min(self.curves)) + size / rate
             return seconds, np.full_like(seconds, ROOFLINE)
         seconds, origin, floor = self._here(op.kind, size)
         if self.fitted_on.is_same(accelerator):

@@ -42,7 +42,7 @@ from calibration.families.nonnegative import nonnegative
 from calibration.operators.cost import INTERPOLATED, ROOFLINE, broadcast
 from calibration.operators.expert_loads import DEFAULT_SKEW, imbalance_share, reach_share, reached_by_both
 from calibration.operators.operators import Gemm, GroupedGemm
-from calibration.operators.roofline import compute_dtype, memory_s, padding_s, roofline_s
+from calibration.operators.roofline import bytes_moved, compute_dtype, memory_s, padding_s, roofline_s
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
 
@@ -75,6 +75,9 @@ ONE_TILE_ROWS = 8.0
 
 #: The chain takes at most this share of the shortest row of a curve.
 MOST_CHAIN = 0.9
+
+#: Weights of this multiple of the second-level cache were read from memory, however often a kernel is launched.
+COLD = 2.0
 
 NEIGHBOURS = 8
 
@@ -161,13 +164,14 @@ class GroupedGemmModel:
     def _own(self, candidates: list[Key], accelerator: Accelerator) -> int | None:
         """Return the curve of exactly this architecture, in its own dtype or else in one that stands in for it.
 
-        A dtype with another kind of product (MXFP4 with 16-bit activations instead of 8-bit ones) stands in only where
-        the right one is unknown.
+        A dtype with another kind of product (MXFP4 with 16-bit activations instead of 8-bit ones, per-tensor scales
+        instead of blocks) stands in only where the right one is unknown.
         """
         dtype = candidates[0].dtype
         known = any(k.dtype == dtype for k in self.keys)
         for key in candidates:
             alike = compute_dtype(key.dtype, accelerator) == compute_dtype(dtype, accelerator)
+            alike = alike and (dtype, key.dtype) != ("fp8_block", "fp8")
             if key in self._row and (alike or not known):
                 return self._row[key]
         return None
@@ -323,13 +327,16 @@ class GroupedGemmModel:
             curve, relief = np.full((2, len(tokens)), np.nan)
             at = np.searchsorted(tokens, part.tokens.to_numpy(dtype=np.float64))
             order = np.argsort(at)
-            log_s = isotonic(np.log(part.seconds.to_numpy(dtype=np.float64)[order]))
             op = GroupedGemm(tokens[at[order]], **key._asdict())
+            timed_s = part.seconds.to_numpy(dtype=np.float64)[order]
+            cold_s = _cold_s(op, timed_s, accelerator)
+            log_s = isotonic(np.log(cold_s))
             curve[at[order]] = log_s - np.log(roofline_s(op, accelerator))
             keys.append(key)
             curves.append(curve)
             if has_even:
-                even = isotonic(np.log(part.even_seconds.to_numpy(dtype=np.float64)[order]))
+                even_s = part.even_seconds.to_numpy(dtype=np.float64)[order]
+                even = isotonic(np.log(even_s * cold_s / timed_s))
                 relief[at[order]] = even - log_s
             reliefs.append(relief)
         distribution = sorted(rows.distribution.unique()) if "distribution" in rows else []
@@ -337,6 +344,21 @@ class GroupedGemmModel:
         if "chooses_experts" in rows and bool(rows.chooses_experts.all()):
             meta["chooses_experts"] = True
         return cls(keys, tokens, np.array(curves), meta, np.array(reliefs) if has_even else None)
+
+
+def _cold_s(op: GroupedGemm, seconds: FloatArray, accelerator: Accelerator) -> FloatArray:
+    """Return the times of an ascending curve, shape (n,), where no weights are read from the cache.
+
+    A collector launches one kernel repeatedly, so the experts of few tokens stay in the second-level cache (96 MB on
+    L40S); in a step other layers pass through it. Weights of at least COLD times the cache were read from memory: no
+    time is a smaller multiple of the roofline than the shortest of those that memory bounds. Where no such weights were
+    timed, the times stay.
+    """
+    moved, least = bytes_moved(op, accelerator), roofline_s(op, accelerator)
+    from_memory = (moved >= COLD * accelerator.cache_bytes) & (memory_s(op, accelerator) >= least * (1 - 1e-9))
+    if not from_memory.any():
+        return seconds
+    return np.maximum(seconds, np.min((seconds / least)[from_memory]) * least)
 
 
 def _stored(relief: FloatArray) -> npt.NDArray[np.int8]:

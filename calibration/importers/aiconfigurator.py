@@ -34,6 +34,7 @@ from calibration.families.mla import REFERENCE_SHAPE
 from calibration.importers.expert_routing import as_served
 from calibration.importers.mla_blocks import TABLE_OF, as_fused, decode_blocks
 from calibration.importers.repeated_timings import TIMED_ALIKE, median_products, shorter_decodes
+from calibration.importers.shared_kernels import of_experts, with_shared_kernels, without_mistuned
 from calibration.operators.operators import window_pairs
 from calibration.rows.dataset import OPERATOR_COLUMNS
 from catalogs.errors import InputError
@@ -103,12 +104,6 @@ LOW_LATENCY: Final = "_min_latency"
 #: them (examples/configs/database: DeepSeek-R1, Qwen3-235B). Elsewhere the default runs: CUTLASS in 1.0, and in 1.2 by
 #: ModelConfig.resolve_moe_backend for all models but gpt-oss. On B200 CUTLASS takes 2 to 3 times as long.
 LOW_LATENCY_EXPERTS: Final = {(7168, 2048, 8, 256), (4096, 1536, 8, 128)}
-
-#: TensorRT-LLM's kernels for block-scaled fp8 experts on Blackwell, which FlashInfer packages and SGLang's tables time;
-#: TensorRT-LLM's own tables time DeepGEMM there. Its reference configurations for DeepSeek-R1 select these kernels
-#: without attention data parallelism and DeepGEMM with it, where experts are whole (moe_expert_parallel_size: 8). So
-#: experts that are cut over the ranks have the times of these kernels, and whole experts those of DeepGEMM.
-SHARED_KERNEL: Final = ("trtllm", "sglang", "sglang_flashinfer_trtllm_moe", "fp8_block")
 
 #: Columns that tell rows of attention or experts from each other, besides dtype of arithmetic and kernel.
 SHAPE: Final = (
@@ -192,8 +187,9 @@ def read_family(
         for folder, name, own, read in TABLES[family]
         if own is None or version is None
     ]
-    if family == "moe" and engine == SHARED_KERNEL[0]:
-        sources = [(_with_shared_kernel(raw, tables, system), read) for raw, read in sources]
+    if family == "moe":
+        table_of = partial(newest_table, tables, system, "moe", "moe_perf")
+        sources = [(with_shared_kernels(raw, engine, table_of), read) for raw, read in sources]
     parts = [read(raw) for raw, read in sources if raw is not None]
     if family == "gemm" and parts:
         scales = _table(tables, system, "quantize", "computescale_perf", engine, version)
@@ -201,27 +197,6 @@ def read_family(
     if family == "collective" and len(parts) > 1:  # the library's all-reduce counts only where the engine's is missing
         parts[1] = parts[1][parts[1].kind != "all_reduce"]
     return pd.concat(parts, ignore_index=True) if parts else None
-
-
-def _with_shared_kernel(raw: pd.DataFrame | None, tables: Path, system: str) -> pd.DataFrame | None:
-    """Return TensorRT-LLM's rows of experts with those of SHARED_KERNEL for the models whose recipes select it."""
-    _, other, kernel, dtype = SHARED_KERNEL
-    shared = newest_table(tables, system, "moe", "moe_perf", other)
-    if raw is None or shared is None:
-        return raw
-    shared = shared[(shared.kernel_source == kernel) & _cut_experts(shared, dtype)]
-    return raw if shared.empty else pd.concat([raw[~_cut_experts(raw, dtype)], shared], ignore_index=True)
-
-
-def _cut_experts(raw: pd.DataFrame, dtype: str) -> npt.NDArray[np.bool_]:
-    """Return whether each row is of a dtype, of experts of recipes, and of one rank that has a part of all experts."""
-    return _of_recipes(raw) & ((raw.moe_dtype == dtype) & (raw.moe_ep_size == 1)).to_numpy(dtype=bool)
-
-
-def _of_recipes(raw: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Return whether each row is of experts for which recipes select TensorRT-LLM's own kernels; shape (rows,)."""
-    shapes = zip(raw.hidden_size, raw.inter_size, raw.topk, raw.num_experts, strict=True)
-    return np.fromiter((shape in LOW_LATENCY_EXPERTS for shape in shapes), dtype=bool, count=len(raw))
 
 
 def read_experts(tables: Path, hardware: str, engine: str, version: str) -> pd.DataFrame | None:
@@ -311,7 +286,7 @@ def _low_latency(raw: pd.DataFrame) -> npt.NDArray[np.int64]:
     found = raw.kernel_source.str.endswith(LOW_LATENCY).to_numpy(dtype=bool)
     if not found.any():
         return np.zeros(len(raw), dtype=np.int64)
-    return np.where(found, np.where(_of_recipes(raw), 1, -1), 0)
+    return np.where(found, np.where(of_experts(raw, LOW_LATENCY_EXPERTS), 1, -1), 0)
 
 
 def _attention(raw: pd.DataFrame) -> pd.DataFrame:
@@ -441,7 +416,7 @@ TABLES: Final[dict[str, tuple[tuple[str, str, str | None, Callable[[pd.DataFrame
     "noncausal_attention": tuple(
         ("encoder_attention", "encoder_attention_perf", engine, _encoder) for engine in ("vllm", "trtllm", "sglang")
     ),
-    "moe": (("moe", "moe_perf", None, lambda raw: moe_rows(as_served(as_run(raw)))),),
+    "moe": (("moe", "moe_perf", None, lambda raw: moe_rows(without_mistuned(as_served(as_run(raw))))),),
     "mla": (
         ("mla", "mla_context_module_perf", None, partial(mla_rows, stage="prefill")),
         ("mla", "mla_generation_module_perf", None, partial(mla_rows, stage="decode")),

@@ -186,7 +186,7 @@ class Elementwise:
     family: ClassVar[str] = "elementwise"
 
     # "norm" | "activation" | "rotary" | "kv_write" | "quantize" | "embedding" | "sampling" | "greedy" | "sort"
-    # | "routing" | "select"
+    # | "routing" | "select" | "score"
     kind: str
     tokens: Num
     bytes_per_token: Num  # bytes read and written per token

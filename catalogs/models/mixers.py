@@ -270,9 +270,14 @@ class MlaAttention(Mixer):
         """Return the norms of the compressed query, the latent and the indexer's key."""
         return (self.q_lora_rank or 0) + self.kv_lora_rank + 2 * self.index_head_dim
 
+    @property
+    def index_bytes_per_token(self) -> float:
+        """Return the bytes of the indexer's key of one token, which is always fp8 with its scale; 0 without one."""
+        return self.index_head_dim * (1.0 + INDEXER_SCALE_BYTES_PER_VALUE)
+
     def kv_bytes_per_token(self, element_bytes: float) -> float:
         """Return the bytes of the latent in the KV dtype; the indexer's key is always fp8 with its scale."""
-        return self.latent_size * element_bytes + self.index_head_dim * (1.0 + INDEXER_SCALE_BYTES_PER_VALUE)
+        return self.latent_size * element_bytes + self.index_bytes_per_token
 
     @property
     def softmax_heads(self) -> int:

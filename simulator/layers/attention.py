@@ -285,7 +285,7 @@ class ShardedMla(ShardedMixer):
 
         All arrays broadcast against each other. Shape (...).
         """
-        del joins  # decodes and prompts run in different MLA modules
+        del joins, longest  # decodes and prompts run in different MLA modules, which divide contexts evenly
         a, shard, n = self.part, self.shard, sequences
         read = n * _clip(mean, a.index_topk_tokens) / shard.kv_shards
         rows = n * shard.queries
@@ -293,10 +293,11 @@ class ShardedMla(ShardedMixer):
         latent = self.heads * a.kv_lora_rank
         yield from merge_calls(shard, self.count, n, self.heads * (a.kv_lora_rank + a.rope_head_dim), latent)
         if a.index_topk_tokens:
-            # The indexer has no values, so half the head size counts the bytes and FLOPs of its keys alone.
-            heads = a.index_n_heads * shard.queries
-            index = DecodeAttention(n, n * mean, longest, heads, 1, a.index_head_dim // 2, "fp8")
-            yield OperatorCall("indexer", "attention_decode", self.count, index)
+            # One kernel of DeepGEMM in every engine (fp8_paged_mqa_logits): keys are read once for all queries.
+            keys = mean * (a.index_bytes_per_token + BYTES_PER_SCORE * shard.queries)
+            yield OperatorCall("indexer", "attention_decode", self.count, Elementwise("score", n, keys))
+            chosen = Elementwise("select", rows, BYTES_PER_SCORE * mean)
+            yield OperatorCall("select_entries", "attention_decode", self.count, chosen)
 
     def prefill_calls(self, chunks: FloatArray, each: FloatArray, prior: FloatArray) -> Calls:
         """Yield the attention of prompt chunks of `each` new tokens after `prior` earlier ones.

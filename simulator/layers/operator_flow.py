@@ -50,8 +50,8 @@ INPUTS: Final[Mapping[str, tuple[str, ...]]] = {
     "index_q": ("input_norm",),
     "index_k": ("input_norm",),
     "indexer": ("index_q", "index_k"),
-    "mla_decode": ("indexer", "query_gather"),
     "select_entries": ("indexer",),
+    "mla_decode": ("select_entries", "query_gather"),
     "mla_prefill": ("select_entries", "kv_gather"),
     # linear attention
     "in_proj": ("input_norm",),

@@ -112,6 +112,8 @@ class MemoryPlan:
     def why(self) -> str:
         """Return the limit that is exceeded, with its numbers; empty if the plan fits."""
         held, n = self.weights_bytes, self.accelerators
+        if self.budget_bytes <= 0:
+            return f"the engine reserves all memory of an accelerator, {_gb(-self.budget_bytes)} more than there is"
         if held > self.budget_bytes:
             lora = f" ({_gb(self.adapter_bytes * n)} of them LoRA slots)" if self.adapter_bytes else ""
             lora += f" ({_gb(self.draft_bytes * n)} of them the drafter)" if self.draft_bytes else ""

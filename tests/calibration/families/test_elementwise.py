@@ -139,6 +139,19 @@ def test_selecting_entries_takes_time_for_each_row_and_each_score() -> None:
     assert float(quantize_only().cost(Elementwise("select", 1e3, 4e4), slow)[0]) == pytest.approx(400e-6)
 
 
+def test_few_rows_of_a_selection_take_as_long_as_one() -> None:
+    """One block has one row: 9.5 us and 0.39 ns for each of 10,000 scores, alone or beside 63 others."""
+    one, few = quantize_only().cost(Elementwise("select", np.array([1.0, 64.0]), 4e4), H100)[0]
+    assert (float(one), float(few)) == (pytest.approx(13.4e-6), pytest.approx(13.4e-6))
+
+
+def test_scoring_streams_the_keys_after_one_launch() -> None:
+    """2 us, the floor of a kernel, and 300 MB at nine tenths of 3.35 TB/s."""
+    seconds, origin = quantize_only().cost(Elementwise("score", 100.0, 3e6), H100)
+    assert float(seconds) == pytest.approx(2e-6 + 3e8 / (0.9 * 3.35e12), rel=1e-2)
+    assert float(origin) == 2.0
+
+
 def test_selecting_entries_takes_as_long_as_public_rows_of_it(public_data: Path) -> None:
     """In the median of the rows that take 20 us and more."""
     tables = public_data / "profiles" / "aiconfigurator"
@@ -153,3 +166,18 @@ def test_selecting_entries_takes_as_long_as_public_rows_of_it(public_data: Path)
         op = Elementwise("select", tokens, 4.0 * scores.to_numpy(float))
         got = quantize_only().cost(op, parse_hardware(hardware).accelerator)[0]
         assert abs(float(np.median(got / (rows.latency.to_numpy(float) * 1e-3) - 1))) < 0.2, hardware
+
+
+def test_selecting_for_few_tokens_takes_as_long_as_public_rows_of_it(public_data: Path) -> None:
+    """The rows of at most 64 tokens, one block each: within 15 % in the median, and none 1.5 times as long."""
+    tables = public_data / "profiles" / "aiconfigurator"
+    for hardware in ("b200", "gb200", "h100", "h200"):
+        file = next(tables.glob(f"{SYSTEM_OF[hardware]}/sparse_attention/sglang/*/glm5_topk_module_perf.parquet"))
+        rows = pd.read_parquet(file)
+        rows = rows[(rows.isl == 1) & (rows.batch_size <= 64) & (rows.step >= 2048) & (rows.score_mode == "flat")]
+        op = Elementwise("select", rows.batch_size.to_numpy(float), 4.0 * (rows.step.to_numpy(float) + 1.0))
+        ratio = quantize_only().cost(op, parse_hardware(hardware).accelerator)[0] / (
+            1e-3 * rows.latency.to_numpy(float)
+        )
+        assert abs(float(np.median(ratio)) - 1) < 0.15, hardware
+        assert 1 / 1.5 < float(ratio.min()) <= float(ratio.max()) < 1.5, hardware

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from calibration.families.gemm import SMALLEST, VECTOR_EFFICIENCY, GemmModel
+from calibration.families.gemm import PAD_MARGIN, SMALLEST, VECTOR_EFFICIENCY, GemmModel
 from calibration.operators.operators import Gemm
 from calibration.operators.roofline import roofline_s
 from catalogs.hardware.catalog import parse_hardware
@@ -65,3 +65,16 @@ def test_a_product_wider_than_a_tile_is_not_priced_as_the_narrowest_row() -> Non
     model, rows = bf16_model(sizes=(4096, 8192)), np.array([4096.0])
     small, large = (model.cost(Gemm(rows, n, n, "bf16"), H100)[0] for n in (896.0, 4096.0))
     assert (small < large / 4).all()
+
+
+def test_more_rows_save_no_time_where_the_table_has_holes() -> None:
+    """A large product was timed with 64 rows and a small, inefficient one with 8: neither fills the other's time."""
+    small, large = (1024.0, 1024.0), (8192.0, 8192.0)
+    shapes = [(8.0, *small, 0.05), (8.0, 8192.0, 1024.0, 0.05), (8.0, 1024.0, 8192.0, 0.05), (64.0, *large, 0.8)]
+    m, n, k, efficiency = np.array(shapes).T
+    seconds = roofline_s(Gemm(m, n, k, "bf16"), H100) / efficiency
+    rows = pd.DataFrame({"dtype": "bf16", "m": m, "n": n, "k": k, "seconds": seconds})
+    model = GemmModel.fit(rows, H100)
+    few, many = model.cost(Gemm(np.array([8.0, 64.0]), *large, "bf16"), H100)[0]
+    assert few <= PAD_MARGIN * many * (1 + 1e-6)
+    assert float(many) == pytest.approx(float(seconds[-1]), rel=0.12)

@@ -53,27 +53,65 @@ def test_low_latency_experts_count_for_the_models_whose_recipes_select_them(
     assert dict(zip(as_run(rows).num_tokens, as_run(rows).seconds, strict=True)) == {1: first, 2: 4.0, 4: 5.0}
 
 
-def test_cut_fp8_experts_of_recipes_have_the_times_of_the_kernel_that_another_engine_timed(tmp_path: Path) -> None:
-    """Only block-scaled experts of DeepSeek's size that are cut over the ranks, not whole ones or those of others."""
-    deepseek, other = (7168, 2048, 8, 256), (2048, 768, 8, 128)
+def test_fp8_experts_have_the_default_kernel_except_where_recipes_select_another(tmp_path: Path) -> None:
+    """Whole experts of DeepSeek's size run in DeepGEMM by its recipe; all other block-scaled ones in the default."""
+    deepseek, other, deepgemm_alone = (7168, 2048, 8, 256), (2048, 768, 8, 128), (3072, 1536, 8, 256)
     for engine, kernel, ms in (("trtllm", "deepgemm", 1.0), ("sglang", "sglang_flashinfer_trtllm_moe", 2.0)):
+        timed = (deepseek, other, *((deepgemm_alone,) if engine == "trtllm" else ()))
         shapes = [
             {"num_tokens": t, "moe_tp_size": 8 // ep, "moe_ep_size": ep, "moe_dtype": dtype, "distribution": "balanced"}
             | dict(zip(("hidden_size", "inter_size", "topk", "num_experts"), sizes, strict=True))
-            for t in (1, 64, 512) for ep in (1, 8) for dtype in ("fp8_block", "nvfp4") for sizes in (deepseek, other)
+            for t in (1, 64, 512) for ep in (1, 8) for dtype in ("fp8_block", "nvfp4") for sizes in timed
         ]  # fmt: skip
         file = tmp_path / f"b200_sxm/moe/{engine}/1.0/moe_perf.parquet"
         file.parent.mkdir(parents=True)
         pd.DataFrame(shapes).assign(kernel_source=kernel, latency=ms).to_parquet(file)
     rows = read_family(tmp_path, "b200_sxm", "moe", "trtllm")
     assert rows is not None
-    exchanged = rows[rows.source.str.contains("sglang")]
-    assert {*zip(exchanged.hidden_size, exchanged.dtype, exchanged.expert_ranks, strict=True)} == {
-        (7168, "fp8_block", 1)
-    }
-    assert len(rows) == 3 * 2 * 2 * 2
-    assert (exchanged.seconds == 2e-3).all()
-    assert (rows.seconds[~rows.index.isin(exchanged.index)] == 1e-3).all()
+    fp8 = rows[rows.dtype == "fp8_block"].drop_duplicates(["hidden_size", "expert_ranks"])
+    found = {(h, ranks): s for h, ranks, s in zip(fp8.hidden_size, fp8.expert_ranks, fp8.seconds, strict=True)}
+    assert found == {(7168, 1): 2e-3, (7168, 8): 1e-3, (2048, 1): 2e-3, (2048, 8): 2e-3}
+    assert (rows.seconds[rows.dtype == "fp4"] == 1e-3).all()
+
+
+def experts_table(folder: Path, engine: str, kernel: str, ms_by_tokens: dict[int, float], dtype: str = "fp8") -> None:
+    """Write a table of one architecture of experts on H100."""
+    file = folder / f"h100_sxm/moe/{engine}/1.0/moe_perf.parquet"
+    file.parent.mkdir(parents=True)
+    sizes = {"hidden_size": 4096, "inter_size": 1536, "topk": 8, "num_experts": 128, "moe_tp_size": 8, "moe_ep_size": 1}
+    rows = [{"num_tokens": t, "latency": ms, "moe_dtype": dtype} | sizes for t, ms in ms_by_tokens.items()]
+    pd.DataFrame(rows).assign(kernel_source=kernel, distribution="power_law_1.01").to_parquet(file)
+
+
+def test_an_untuned_kernel_has_the_times_of_the_engine_that_tuned_it(tmp_path: Path) -> None:
+    """Only where that engine has a table, and only rows of that kernel."""
+    for name, own, lender, expected in (
+        ("lent", "vllm_flashinfer_cutlass_flashinferexperts", True, 1e-3),
+        ("alone", "vllm_flashinfer_cutlass_flashinferexperts", False, 4e-3),
+        ("another", "vllm_fused_moe", True, 4e-3),
+    ):
+        folder = tmp_path / name
+        experts_table(folder, "vllm", own, {1: 4.0, 64: 4.0})
+        if lender:
+            experts_table(folder, "trtllm", "moe_torch_flow_cutlass", {1: 1.0, 64: 1.0})
+        rows = read_family(folder, "h100_sxm", "moe", "vllm")
+        assert rows is not None
+        assert (rows.seconds == expected).all(), name
+
+
+@pytest.mark.parametrize(("engine", "kept"), [("trtllm", [1, 8, 512]), ("vllm", [1, 8, 64, 128, 512])])
+def test_mistuned_tactics_are_left_out_where_an_engine_tunes(tmp_path: Path, engine: str, kept: list[int]) -> None:
+    """With uneven loads, 64 and 128 tokens take four times as long as 512; with even ones no rows are out of line."""
+    usual = {1: 0.1, 8: 0.25, 64: 0.27, 128: 0.28, 512: 0.3}
+    experts_table(tmp_path, engine, "some_kernel", usual, "bfloat16")
+    file = next(tmp_path.glob("*/moe/*/1.0/moe_perf.parquet"))
+    mild = pd.read_parquet(file)
+    slow = mild.assign(latency=mild.latency.where(~mild.num_tokens.isin([64, 128]), 1.2))
+    rows = [mild.assign(distribution="balanced"), slow, slow.assign(distribution="power_law_1.2")]
+    pd.concat(rows, ignore_index=True).to_parquet(file)
+    found = read_family(tmp_path, "h100_sxm", "moe", engine)
+    assert found is not None
+    assert sorted(found.tokens) == kept
 
 
 def test_scales_come_off_per_tensor_fp8_alone_and_never_take_all_of_it() -> None:

@@ -10,10 +10,12 @@ import pytest
 from calibration.operators.operators import Elementwise, MlaModule
 from catalogs.arrays import FloatArray
 from catalogs.deployments.layout import Layout
+from catalogs.deployments.schema import Deployment
 from catalogs.models.catalog import load_model
 from catalogs.models.layers import LayerGroup
 from catalogs.models.mixers import MlaAttention
 from simulator.analysis.operators import operator_rows
+from simulator.cluster.compiled import compile_deployment
 from simulator.costs.pricing import N_CLASSES, Pricer
 from simulator.layers.operator_call import OperatorCall
 from simulator.layers.shard import Shard
@@ -82,12 +84,12 @@ def test_analyses_count_the_work_of_the_form_that_runs() -> None:
         assert sum(getattr(r, name) for r in both) == pytest.approx(sum(getattr(r, name) for r in alone))
 
 
-def test_the_selection_leaves_the_number_of_launches() -> None:
-    """78 blocks of the same kernels as DeepSeek's, whatever the length of the prompt that counts them."""
+def test_decodes_launch_the_selection_beside_the_blocks_of_short_prompts() -> None:
+    """78 blocks of the same kernels as DeepSeek's; decodes select in each, prompts within the selection do not."""
     shard = Shard(load_model("glm-5"), Layout(8), "bf16", "bf16")
     blocks = [group for group in shard.model.groups if isinstance(group, LayerGroup)]
     assert all(isinstance(group.mixer, MlaAttention) for group in blocks)
-    assert step_launches(shard) == step_launches(shard, encodes=False)
+    assert step_launches(shard, encodes=False) == step_launches(shard) + 78
 
 
 @pytest.mark.parametrize(("hardware", "multiplied"), [("h200x8", "bf16"), ("b200x8", "fp8")])
@@ -112,6 +114,32 @@ def test_every_token_beyond_the_selection_chooses_among_the_scores_before_it() -
             assert isinstance(call.op, Elementwise)
             assert float(call.op.tokens) == rows
             assert float(call.op.tokens * call.op.bytes_per_token) == pytest.approx(4 * scores)
+
+
+@pytest.mark.parametrize("queries", [1, 3])
+def test_decodes_stream_the_keys_of_the_indexer_once_and_select_for_every_query(queries: int) -> None:
+    """64 sequences at 8,000 tokens: a key is 128 bytes and its scale 4, a score 4; every query is a row of its own."""
+    shard = Shard(load_model("glm-5"), Layout(8), "bf16", "bf16", queries=queries)
+    n, context = np.array([64.0]), np.array([8000.0])
+    found = {call.name: call.op for call in StepCalls(shard).decode(n, context, context)}
+    scored, chosen = found["indexer"], found["select_entries"]
+    assert isinstance(scored, Elementwise)
+    assert isinstance(chosen, Elementwise)
+    assert float((scored.tokens * scored.bytes_per_token)[0]) == 64 * 8000 * (132 + 4 * queries)
+    assert (float(chosen.tokens[0]), float(chosen.bytes_per_token[0])) == (64 * queries, 4 * 8000)
+
+
+def test_no_table_of_decode_attention_prices_the_indexer() -> None:
+    """Attention of 64 heads on one key-value head takes 40 times as long in TensorRT-LLM's tables as the indexer does.
+
+    A layer of 64 decodes at 8,192 tokens was timed whole at 189 us on B200 (dsa_generation_module_perf).
+    """
+    deployment = Deployment(model="deepseek-v3.2", hardware="b200x8", engine="trtllm", tensor_parallel=8)
+    tables = compile_deployment(deployment).cost.tables
+    n, context = np.array([64.0]), np.array([8192.0])
+    calls = [call for call in tables.lines.decode(n, context, context) if call.name in ("indexer", "select_entries")]
+    each_s = float(tables.pricer.price(calls, (1,))[..., :N_CLASSES].sum()) / 61
+    assert 15e-6 < each_s < 80e-6
 
 
 def test_nothing_is_selected_within_the_selection() -> None:

@@ -173,6 +173,9 @@ def plan_of(**changes: object) -> MemoryPlan:
 def test_the_limit_that_is_exceeded_is_named_with_its_numbers() -> None:
     assert plan_of().fits
     assert plan_of(weights_bytes=11e9).why == "weights 22.0 GB > 20.0 GB usable on 2 accelerator(s)"
+    assert plan_of(budget_bytes=-3e9).why == (
+        "the engine reserves all memory of an accelerator, 3.0 GB more than there is"
+    )
     of_stage = plan_of(weights_bytes=11e9, stage=0).why  # the other stages may hold less
     assert of_stage == "weights 11.0 GB > 10.0 GB usable on each accelerator of pipeline stage 1"
     named = plan_of(weights_bytes=11e9, adapter_bytes=1e9, draft_bytes=2e9).why
