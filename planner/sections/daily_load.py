@@ -20,12 +20,14 @@ import numpy as np
 from calibration.accuracy.stated_error import StatedError
 from catalogs.arrays import FloatArray
 from catalogs.deployments.autoscaling import Autoscaling, ColdStart, parse_autoscaling
+from catalogs.economics.electricity import DEFAULT_PUE
 from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock, every_key_set
 from catalogs.ui.terminal import Line, status_line
 from catalogs.ui.words import HOUR_S, digits, hours_text, human_s, percent, rate, seconds
 from catalogs.workloads.request_set import RequestSet
 from planner.answer.plan_schema import Plan, SloResult
+from planner.economics.money import JOULES_PER_KWH
 from planner.evaluation.confidence import (
     LEVEL,
     LEVELS,
@@ -82,7 +84,10 @@ class WindowedSloResult(SloResult):
 
 
 class ReplicaOption(JsonBlock):
-    """A fleet for the load; `replicas` is None if the number of replicas follows the load."""
+    """A fleet for the load; `replicas` is None if the number of replicas follows the load.
+
+    `kwh_per_day` includes the facility (PUE), as the energy of the plan does.
+    """
 
     name: Name
     replicas: int | None
@@ -392,7 +397,7 @@ class OverTime:
             scaling=None if scaling is None else every_key_set(scaling),
             accelerator_hours_per_day=hours,
             usd_per_day=None if usd is None else usd * replica_hours / rented,
-            kwh_per_day=day.joules / 3.6e6 * per_day,
+            kwh_per_day=day.joules / JOULES_PER_KWH * DEFAULT_PUE * per_day,
             windows_met=day.windows_met(slos),
             windows_met_ci_low=min(windows_met),
             windows_met_ci_high=max(windows_met),

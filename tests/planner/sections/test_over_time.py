@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from calibration.accuracy.stated_error import StatedError
+from catalogs.economics.electricity import DEFAULT_PUE
 from catalogs.errors import InputError
 from catalogs.ui.entry_point import run_command
 from catalogs.workloads.arrivals import Piecewise
@@ -98,6 +99,13 @@ def test_sizes_are_reckoned_from_what_a_replica_carries(tmp_path: Path) -> None:
     ideal = np.ceil(np.array(block.rates_per_s) / 0.5).mean() * 24
     assert block.least_accelerator_hours_per_day == pytest.approx(ideal)
     assert ideal < scaled.accelerator_hours_per_day
+
+
+def test_the_energy_of_a_day_includes_the_facility(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that take one kWh in two hours take twelve a day, and the facility as much more as its PUE says."""
+    monkeypatch.setattr("planner.sections.fleet_day._joules", lambda _run: 3.6e6)
+    peak = toy(tmp_path).block().options[0]
+    assert peak.kwh_per_day == pytest.approx(12 * DEFAULT_PUE * peak.simulated_part, rel=0.01)
 
 
 def test_an_autoscaled_fleet_follows_the_load(tmp_path: Path) -> None:
