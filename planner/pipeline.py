@@ -23,7 +23,6 @@ from planner.answer.candidate_search import (
     MOST_TRIES,
     RACES,
     GroupSearch,
-    assess_of,
     distance_of,
     first_plan_on,
     group_search,
@@ -103,7 +102,7 @@ def make_plan(
     if is_one(request.hardware) and not result.interrupted:
         entries = entries or _closest_that_holds(plan_evaluator, result)
     elif not result.interrupted:
-        ranked = _ranked(request, plan_evaluator, space, result, entries)
+        ranked = _ranked(searched, space, entries)
         entries = (
             _with_another_kind(entries, ranked.plans) if entries else _with_all_seeds(plan_evaluator, ranked.plans)
         )
@@ -124,18 +123,12 @@ class _Space:
     discards: dict[Candidate, Discard]
 
 
-def _ranked(
-    request: PlanRequest,
-    plan_evaluator: PlanEvaluator,
-    space: _Space,
-    result: SearchResult,
-    entries: Sequence[EvaluatedPlan],
-) -> RankedHardware:
+def _ranked(searched: GroupSearch, space: _Space, entries: Sequence[EvaluatedPlan]) -> RankedHardware:
     """Return the row of each kind of accelerator, with the plans and the searches behind it."""
-    in_order = assess_of(request, plan_evaluator, plan_evaluator.tester, space.left).in_order
+    plan_evaluator = searched.plan_evaluator
     sizes = sizes_of(plan_evaluator.prices, space.left)
-    ranking = HardwareRanking(request, plan_evaluator, in_order, sizes.__getitem__)
-    return ranking.rows(space.left, list(space.discards.items()), result.outcomes, entries)
+    ranking = HardwareRanking(searched.request, plan_evaluator, searched.counted.in_order, sizes.__getitem__)
+    return ranking.rows(space.left, list(space.discards.items()), searched.result.outcomes, entries)
 
 
 def _summary(

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Final
 
 from calibration.bundles.bundle import Bundle, load_bundle
+from calibration.operators.cost import CachedCosts, CostSource
 from catalogs.deployments.layout import Role
 from catalogs.deployments.resolve import CatalogLookup, resolve_pools
 from catalogs.deployments.resolved import ResolvedDeployment
@@ -72,6 +73,11 @@ class CandidateDeployments:
             return self.plain.bundle
         return load_bundle(self.names.hardware.accelerator, engine=self.names.engine)
 
+    @cached_property
+    def _source(self) -> CostSource:
+        """Return the costs of the calibration, in a cache because candidates share operators."""
+        return CachedCosts(self.bundle)
+
     # ---- one kind of replica: candidates without a split
 
     def written(self, candidate: Candidate) -> Deployment:
@@ -102,7 +108,7 @@ class CandidateDeployments:
             wide = replace(own, limits=replace(own.limits, max_num_batched_tokens=tokens, max_num_seqs=seqs))
             if graph_limit(wide) != graphs:
                 wide = replace(own, limits=replace(own.limits, max_num_batched_tokens=tokens))
-            self._costs[key] = compile_step_cost(wide, self.bundle)
+            self._costs[key] = compile_step_cost(wide, self._source)
         return self._costs[key]
 
     def compiled(self, candidate: Candidate) -> CompiledDeployment:
@@ -118,7 +124,7 @@ class CandidateDeployments:
                 known = self.resolved(candidate), self.memory(candidate)
                 resolved, memory = fit(self.written(candidate), resolved=known[0], memory=known[1])
                 exact = self.widest is None
-                cost = compile_step_cost(resolved, self.bundle) if exact else self.step_cost(candidate)
+                cost = compile_step_cost(resolved, self._source) if exact else self.step_cost(candidate)
                 self._compiled[candidate] = CompiledDeployment(resolved, memory, cost, self.bundle)
         return self._compiled[candidate]
 

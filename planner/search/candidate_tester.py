@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Final, Literal, Protocol
 
@@ -131,6 +131,9 @@ class CandidateTester:
     required: RequiredRates | None = None
     counter: RequestCounter | None = None
     fixed_allowance: ErrorAllowance | None = None
+    # Caches of this tester alone: a copy with other objectives or another allowance begins with empty ones.
+    _allowances: dict[Candidate, ErrorAllowance] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _guessed_per_s: dict[Candidate, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def nominal_per_s(self, candidate: Candidate) -> float | None:
         """Return the required rate of a candidate with every replica running; None: any."""
@@ -141,10 +144,12 @@ class CandidateTester:
         return self.requests_per_s if self.required is None else self.required.held_per_s(candidate)
 
     def allowance(self, candidate: Candidate) -> ErrorAllowance:
-        """Return the allowance for the stated error of a candidate at the required confidence."""
+        """Return the allowance for the stated error of a candidate at the required confidence; it is cached."""
         if self.fixed_allowance is not None:
             return self.fixed_allowance
-        return allowance_for(self.confidence, self.evaluator.stated_error(candidate))
+        if candidate not in self._allowances:
+            self._allowances[candidate] = allowance_for(self.confidence, self.evaluator.stated_error(candidate))
+        return self._allowances[candidate]
 
     def probe(self, candidate: Candidate, requests_per_s: float, n_requests: int) -> Verdict:
         """Return the verdict of one run on whether a rate meets the objectives with the required confidence."""
@@ -207,23 +212,36 @@ class CandidateTester:
 
         The allowance is that of a light load, because candidates are compared where they are promising.
         """
-        allowance = self.allowance(candidate)
-        rate = requests_per_s * allowance.speed
-        return max(
-            self.evaluator.guess_s(candidate, rate, slo.metric, slo.quantile)
-            * allowance.latency(slo, 0.0)
-            / slo.limit_s
-            for slo in self.slos
-        )
+        return self._guessed_ratios(candidate)(requests_per_s)
+
+    def _guessed_ratios(self, candidate: Candidate) -> Callable[[float], float]:
+        """Return the function that gives the estimated largest value / limit at a rate (see `guessed_ratio`)."""
+        allowance, guess_s = self.allowance(candidate), partial(self.evaluator.guess_s, candidate)
+        terms = [(slo.metric, slo.quantile, allowance.latency(slo, 0.0), slo.limit_s) for slo in self.slos]
+
+        def ratio(requests_per_s: float) -> float:
+            rate = requests_per_s * allowance.speed
+            return max(guess_s(rate, metric, q) * factor / limit_s for metric, q, factor, limit_s in terms)
+
+        return ratio
 
     def guessed_capacity_per_s(self, candidate: Candidate) -> float:
-        """Return the estimated highest rate that meets the objectives; 0 if a light load is estimated to miss one."""
+        """Return the estimated highest rate that meets the objectives; 0 if a light load is estimated to miss one.
+
+        The result is cached.
+        """
+        if candidate not in self._guessed_per_s:
+            self._guessed_per_s[candidate] = self._guess_capacity_per_s(candidate)
+        return self._guessed_per_s[candidate]
+
+    def _guess_capacity_per_s(self, candidate: Candidate) -> float:
         low, high = self.evaluator.light_requests_per_s(candidate), self.evaluator.fluid_requests_per_s(candidate)
-        if self.guessed_ratio(candidate, low) > 1:
+        ratio = self._guessed_ratios(candidate)
+        if ratio(low) > 1:
             return 0.0
         for _ in range(_GUESS_STEPS):
             middle = math.sqrt(low * high)
-            low, high = (middle, high) if self.guessed_ratio(candidate, middle) <= 1 else (low, middle)
+            low, high = (middle, high) if ratio(middle) <= 1 else (low, middle)
         return low
 
     def start_per_s(self, candidate: Candidate, like: Outcome | None = None) -> float:

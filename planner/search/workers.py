@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from catalogs.errors import InputError
 from catalogs.ui.interrupts import ENDINGS, interrupts_held
@@ -111,16 +111,13 @@ class ProcessPool:
         n_others = self._n_others(len(tasks), work)
         if n_others == 0:
             return _each(work, tasks)
-        do_all = partial(_each, work)
-        shares = [tasks[k :: n_others + 1] for k in range(n_others + 1)]
-        processes = _Processes(partial(_attempt, do_all), n_others, self.start_method)
+        processes = _Processes(partial(_attempt, partial(_each, work)), n_others, self.start_method)
+        queue = _TaskQueue(work, tasks, processes)
         try:
-            futures = [processes.submit(share) for share in shares[1:]]
-            done = [do_all(shares[0])]
-            done += [_result(f) or do_all(share) for f, share in zip(futures, shares[1:], strict=True)]
+            return queue.results(n_others)
         finally:
+            queue.stop()
             processes.kill()
-        return [done[i % (n_others + 1)][i // (n_others + 1)] for i in range(len(tasks))]
 
     def _n_others(self, n_tasks: int, work: object) -> int:
         """Return the number of processes to start: none inside a worker, or for work that cannot be sent to one."""
@@ -226,6 +223,48 @@ def _attempt(function: Callable[..., Any], *arguments: object) -> Any:
 
 def _each(work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
     return [work(task) for task in tasks]
+
+
+class _TaskQueue(Generic[T, R]):
+    """The tasks of one map. Each process, this one included, takes the next task as soon as it has finished its last.
+
+    Equal shares that are fixed in advance would leave processes idle, because tasks differ in length.
+    """
+
+    def __init__(self, work: Callable[[T], R], tasks: Sequence[T], processes: _Processes) -> None:
+        self._work, self._tasks, self._processes = work, tasks, processes
+        self._lock = threading.RLock()  # of the two below: a thread of the executor submits the next when one is done
+        self._left = deque(range(len(tasks)))
+        self._futures: dict[int, Future[list[R] | None]] = {}
+
+    def results(self, n_others: int) -> list[R]:
+        """Return `work(task)` for each task, in order. Tasks that a worker loses are repeated in this process."""
+        found: dict[int, R] = {}
+        own = self._take()  # the first task is done here
+        for _ in range(n_others):
+            self._submit_next()
+        while own is not None:
+            found[own] = self._work(self._tasks[own])
+            own = self._take()
+        for number, future in self._futures.items():
+            found[number] = (_result(future) or _each(self._work, [self._tasks[number]]))[0]
+        return [found[number] for number in range(len(self._tasks))]
+
+    def stop(self) -> None:
+        """Give no more tasks to the other processes."""
+        with self._lock:
+            self._left.clear()
+
+    def _take(self) -> int | None:
+        with self._lock:
+            return self._left.popleft() if self._left else None
+
+    def _submit_next(self) -> None:
+        with self._lock:
+            if self._processes.is_broken or (number := self._take()) is None:
+                return
+            self._futures[number] = self._processes.submit([self._tasks[number]])
+            self._futures[number].add_done_callback(lambda _: self._submit_next())
 
 
 class _Processes:

@@ -73,7 +73,7 @@ class StepCost:
         self._eager_group_tokens = partition.eager_group_tokens
         self._prompt_ranks = partition.prompt_ranks
         self._rank, self._group, self._logits = (tables.seconds(table) for table in ("rank", "group", "logits"))
-        self._grouped = any(self._group)  # whether there are experts
+        self._grouped = bool(tables.group.values.any())  # whether there are experts
         self._pass_s = float(tables.one_token()[:N_CLASSES].sum())  # each pass beyond the first
         # Decode-only steps by number of decodes; see `_row`
         self._rows: dict[int, tuple[float, list[Cell], float, float]] = {}
@@ -330,8 +330,8 @@ class EncoderCost(StepCost):
         return max(host - (0.0 if encoding is None else self.encoding_s(encoding)), 0.0) + self._gap_s
 
 
-def _read(values: list[float], index: int) -> float:
-    """Return an entry of a list, extrapolated linearly past its end (token budgets may be raised after compiling)."""
+def _read(values: Sequence[float], index: int) -> float:
+    """Return an entry, extrapolated linearly past the end (token budgets may be raised after compiling)."""
     if index < len(values):
         return values[index]
     return values[-1] + (values[-1] - values[-2]) * (index - len(values) + 1)

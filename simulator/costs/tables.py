@@ -8,6 +8,7 @@ analysis of a run or of a single step prices the operators at the coordinates of
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -252,15 +253,15 @@ class StepTables:
         channels: FloatArray = (self.rank.at(self.padded[:2][-1:].astype(np.float64)) + self.group.at(one))[0]
         return channels
 
-    def seconds(self, table: str) -> list[float]:
+    def seconds(self, table: str) -> Sequence[float]:
         """Return the seconds of `rank`, `group` or `logits` for every number of tokens or sequences from 0 on.
 
-        For `rank` these are scheduled tokens, before padding.
+        For `rank` these are scheduled tokens, before padding. The result is an array of the standard library: its
+        items are read faster than those of NumPy, and take less memory than those of a list.
         """
         (nodes,), values = getattr(self, table).axes, getattr(self, table).values
         counts = self.padded if table == "rank" else np.arange(int(nodes[-1]) + 1)
-        seconds: list[float] = np.interp(counts, nodes, values[:, :N_CLASSES].sum(axis=-1)).tolist()
-        return seconds
+        return array("d", np.interp(counts, nodes, values[:, :N_CLASSES].sum(axis=-1)).tobytes())
 
 
 def _attention_terms(batches: BatchRows, counts: RankCountArrays) -> list[Term]:

@@ -193,6 +193,24 @@ def test_tasks_come_back_in_order(n: int, n_workers: int) -> None:
     assert not active_children()
 
 
+def test_who_is_free_takes_the_next_task(tmp_path: Path) -> None:
+    """This process is busy with its first task until the other one has done all the others."""
+    here, n = os.getpid(), 6
+
+    def work(task: int) -> int:
+        if os.getpid() != here:
+            (tmp_path / str(task)).touch()
+            return os.getpid()
+        end = time.monotonic() + 30.0
+        while len(list(tmp_path.iterdir())) < n - 1 and time.monotonic() < end:
+            time.sleep(0.001)
+        return here
+
+    done = ProcessPool(2).map(work, range(n))
+    assert done.count(here) == 1
+    assert len(set(done)) == 2
+
+
 def test_a_worker_starts_no_workers() -> None:
     pool = ProcessPool(2)
     done = pool.map(lambda _: [os.getpid(), *pool.map(lambda _: os.getpid(), range(3))], range(2))

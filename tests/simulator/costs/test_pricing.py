@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 
-from calibration.operators.cost import INTERPOLATED
-from calibration.operators.operators import Collective
+from calibration.operators.cost import INTERPOLATED, AdjustedCosts, CachedCosts, Cost
+from calibration.operators.operators import Collective, Gemm, Operator
 from calibration.operators.roofline import link_bytes
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
@@ -16,6 +16,7 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware, RoutedPeers
 from simulator.core.batch import BatchShape
 from simulator.costs.pricing import N_CLASSES, Pricer
+from simulator.costs.tables import StepTables
 from simulator.layers.operator_call import OperatorCall
 from simulator.layers.shard import Shard
 from simulator.layers.step import step_calls
@@ -84,3 +85,37 @@ def test_the_choice_of_experts_that_their_rows_hold_is_not_charged_again() -> No
     (choice,) = [line for line in lines if line.name == "routing"]
     with_it, without = (float(Pricer(s, deployment.hardware).price(lines, ())[:N_CLASSES].sum()) for s in (apart, held))
     assert with_it - without == pytest.approx(choice.count * float(apart.cost(choice.op).seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class CountingSource(AdjustedCosts):
+    """Counts the operators that a source computes."""
+
+    computed: list[Operator] = field(default_factory=list)
+
+    def cost(self, op: Operator) -> Cost:
+        self.computed.append(op)
+        return self.source.cost(op)
+
+
+def test_an_operator_is_computed_once_and_costs_the_same() -> None:
+    counting = CountingSource(ToySource(parse_hardware("h100x1").accelerator))
+    cached = CachedCosts(counting)
+    gemms = [Gemm(m=np.array(m), n=4096, k=k, dtype="bf16") for m in ([1.0, 64.0], [1.0, 65.0]) for k in (512, 1024)]
+    for _ in range(2):
+        for op in gemms:
+            again = replace(op, m=op.m.copy())
+            assert np.array_equal(cached.cost(again).seconds, counting.source.cost(op).seconds)
+    assert len(counting.computed) == len(gemms)
+
+
+def test_step_costs_of_cached_operators_are_equal_bit_for_bit() -> None:
+    source = ToySource(parse_hardware("h100x1").accelerator)
+    cached = CachedCosts(source)
+    for _ in range(2):  # the second time from the cache
+        for kv_dtype in ("bf16", "fp8"):
+            deployment = resolved(hardware="h100x1", kv_dtype=kv_dtype)
+            tables, own = (StepTables.build(deployment, s) for s in (source, cached))
+            for name in ("rank", "logits", "prefill"):
+                assert np.array_equal(getattr(tables, name).values, getattr(own, name).values)
+            assert np.array_equal(tables.decode.even.values, own.decode.even.values)
