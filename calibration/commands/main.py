@@ -225,7 +225,7 @@ def validate(
     max_error: Annotated[float, typer.Option(metavar="X", help="Largest median relative error that passes.")] = 0.15,
     json_file: JsonFile = None,
 ) -> None:
-    """Check a bundle's hashes and its held-out errors; exit 1 where a median exceeds the limit."""
+    """Check a bundle's hashes and its held-out errors; exit status 1 if a median exceeds the limit."""
     from calibration.bundles.bundle import bundle_folder
     from calibration.fitting.validate import validate_bundle
 

@@ -112,7 +112,8 @@ def _money(plan: NetworkPlan, unit: str) -> Iterator[Line]:
 
 def _energy_line(plan: NetworkPlan, unit: str) -> str:
     energy = plan.energy
-    grid = f"grid {energy.grid_region} ({energy.grid_reason})"
+    intensity = "" if energy.grid_gco2e_per_kwh is None else f" at {energy.grid_gco2e_per_kwh:.0f} g/kWh"
+    grid = f"grid {energy.grid_region} ({energy.grid_reason}){intensity}"
     per_unit = f"{energy_words(plan, unit)}, {carbon_words(plan, unit)}"
     return f"{kilowatts(energy.w_mean)}; {per_unit} (PUE {energy.pue:g}; {grid})"
 

@@ -6,7 +6,6 @@ is generated, and from the schema the command line, the list of keys, and the co
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
@@ -111,11 +110,16 @@ class RequestModel(BaseModel):
 
 
 class _WrongValue(InputError):
-    """A value that has the wrong type for its key; the key is dotted if models are nested."""
+    """A value that its key does not take.
 
-    def __init__(self, key: str, fault: str, value: object) -> None:
+    Attributes:
+        key: The key, dotted if models are nested.
+        fault: The text that follows the key in the message.
+    """
+
+    def __init__(self, key: str, fault: str, value: object, nearest: str | None = None) -> None:
         self.key, self.fault = key, fault
-        super().__init__(f"{key}: {fault}", value)
+        super().__init__(f"{key}{fault}", value, nearest)
 
 
 def input_error(model: type[BaseModel], error: ValidationError, file: str = "") -> InputError:
@@ -133,7 +137,7 @@ def _first_fault(model: type[BaseModel], error: ValidationError, whole: str) -> 
     key = ".".join(map(str, first["loc"]))
     ours = first.get("ctx", {}).get("error")
     if isinstance(ours, _WrongValue):
-        return _WrongValue(f"{key}.{ours.key}", ours.fault, ours.value)
+        return _WrongValue(f"{key}.{ours.key}", ours.fault, ours.value, ours.nearest)
     if isinstance(ours, InputError):
         return ours
     if first["type"] == "extra_forbidden":
@@ -142,12 +146,12 @@ def _first_fault(model: type[BaseModel], error: ValidationError, whole: str) -> 
     if first["type"] == "missing":
         return InputError(f"{whole} needs the key {key}")
     if first["type"] == "less_than_equal":
-        if math.isnan(first["input"]):
-            return InputError(f"{key} must be a number", first["input"])
+        if str(first["input"]).strip(" +-").lower() == "nan":
+            return _WrongValue(key, " must be a number", first["input"])
         most = f"{first['ctx']['le']:,.0f}"
-        return InputError(f"{key} must be at most {most}", first["input"], most.replace(",", ""))
+        return _WrongValue(key, f" must be at most {most}", first["input"], most.replace(",", ""))
     given = first["input"] if isinstance(first["input"], str | int | float) else type(first["input"]).__name__
-    return _WrongValue(key, f"{first['msg'][:1].lower()}{first['msg'][1:]}", given)
+    return _WrongValue(key, f": {first['msg'][:1].lower()}{first['msg'][1:]}", given)
 
 
 # ---- values in user notation

@@ -24,6 +24,9 @@ from planner.problem.length_condition import LengthCondition
 
 UNIT_S: Final[dict[str, float]] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0}
 
+#: The least limit in seconds, far below any step of an engine. Margins of smaller limits would have hundreds of digits.
+LEAST_LIMIT_S: Final = 1e-6
+
 #: Other spellings of units, for error messages.
 _UNITS_AS_WRITTEN: Final = {"": "s", "sec": "s", "µs": "us", "m": "min", "mins": "min", "minutes": "min", "hours": "h"}
 
@@ -273,6 +276,8 @@ def _limit_s(text: str) -> float:
     value_s = float(number) * UNIT_S[unit]
     if not 0 < value_s < float("inf"):
         raise InputError("an SLO limit is a time above zero", text, f"{_above_zero(number)}{unit}")
+    if value_s < LEAST_LIMIT_S:
+        raise InputError("an SLO limit is at least 1us: no step of an engine is shorter", text, "1us")
     return value_s
 
 

@@ -155,11 +155,11 @@ def _plan(m: ReportData, i: int) -> Row:
 
 
 def _flat(row: Row) -> Row:
-    """Return a row with a column for each statistic of a latency: `ttft_p90_s` for `p90` of `ttft_s`."""
+    """Return a row with a column for each statistic: `ttft_p90_s` for `p90` of `ttft_s`; shares have no unit."""
     flat: Row = {}
     for key, value in row.items():
-        metric = key.removesuffix("_s")
-        flat |= {f"{metric}_{stat}_s": v for stat, v in value.items()} if isinstance(value, dict) else {key: value}
+        metric, unit = key.removesuffix("_s"), "_s" if key.endswith("_s") else ""
+        flat |= {f"{metric}_{stat}{unit}": v for stat, v in value.items()} if isinstance(value, dict) else {key: value}
     return flat
 
 

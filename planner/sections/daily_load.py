@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import ceil
+from math import ceil, isclose
 from typing import Any, Final
 
 import numpy as np
@@ -182,7 +182,9 @@ class DailyLoadSection(Section[DailyLoad]):
                 counts = f"{scaling.min_replicas} to {scaling.max_replicas} replicas"
                 target = f"by {scaling.metric}, target {scaling.target:.3g} per replica"
                 yield "", f"  {target}, {counts}; {start} from an order to the first request"
-                yield "", "  by hour: " + " ".join(f"{n:.3g}" for n in option.replicas_over_time)
+                part_s = block.duration_s / len(option.replicas_over_time)
+                parts = "by hour" if isclose(part_s, HOUR_S) else f"every {human_s(part_s)}"
+                yield "", f"  {parts}: " + " ".join(f"{n:.3g}" for n in option.replicas_over_time)
         yield "Cheapest", _cheapest_words(block)
 
 
@@ -192,10 +194,8 @@ def _option_words(option: ReplicaOption, cheapest: str | None, level: float) -> 
     money = "" if option.usd_per_day is None else f", ${option.usd_per_day:,.0f} per day"
     energy = "energy unknown" if option.kwh_per_day is None else f"{option.kwh_per_day:,.3g} kWh"
     span = level_words(level, f"{percent(option.windows_met_ci_low)} to {percent(option.windows_met_ci_high)}")
-    met = (
-        f"{'met' if option.holds else 'MISSED'}, in {percent(option.windows_met)} "
-        f"of {option.n_windows} windows ({span})"
-    )
+    verdict = "" if option.holds else "MISSED at the required confidence; "
+    met = f"{verdict}met in {percent(option.windows_met)} of {option.n_windows} windows ({span})"
     best = ", the cheapest that meets them" if option.name == cheapest else ""
     return f"{_OPTION_NAMES[option.name]}: {count}, {hours}{money}, {energy}: objectives {met}{best}"
 

@@ -45,7 +45,7 @@ class ComparedCandidate:
         variant: The changed input.
         tester: Simulates candidates with the change.
         capacity_per_s: Capacity of the chosen plan, requests per second; None if no rate meets the objectives.
-        verdict: Verdict on the chosen plan at the planned rate, multiplied by the load of the variant.
+        verdict: Verdict on the chosen plan at the tested rate, multiplied by the load of the variant.
     """
 
     variant: InputChange
@@ -93,12 +93,22 @@ class ChoiceFlips:
         guess = self.plan.capacity_requests_per_s or self.rate
         return capacity(shorter(self.rerun.tester), self.rerun.candidates[0], guess) or guess
 
+    @cached_property
+    def tested_rate(self) -> float:
+        """Return the rate that loads one seed as the planned rate loads the answer, requests per second.
+
+        One seed finds a capacity above or below that of all seeds. The chosen plan thus has the headroom that it has in
+        the answer until an input changes.
+        """
+        own = self.plan.capacity_requests_per_s
+        return self.rate * self.base / own if own else self.rate
+
     def compare(self, variant: InputChange) -> ComparedCandidate:
         """Simulate the chosen plan with a changed input."""
         tester = replace(shorter(self.rerun.tester), evaluator=variant.evaluator or self.rerun.evaluator)
         candidate = self.rerun.candidates[0]
         found = self.base if variant.evaluator is None else capacity(tester, candidate, self.base)
-        verdict = tester.probe(candidate, self.rate * variant.load, tester.sizes.full)
+        verdict = tester.probe(candidate, self.tested_rate * variant.load, tester.sizes.full)
         return ComparedCandidate(variant, tester, found, verdict)
 
     def choice(self, compared: ComparedCandidate) -> int:
@@ -132,7 +142,7 @@ class ChoiceFlips:
         if objective in CAPACITY_OBJECTIVES and not (given and objective == "cost"):
             found = compared.capacity_per_s
             return found is None or holds(tester, candidate, found * ratio * (1 + TIE) * self.scales[number])
-        rate = self.rate * compared.variant.load
+        rate = self.tested_rate * compared.variant.load
         if not verdict.met:
             return holds(tester, candidate, rate)
         if objective == "cost":

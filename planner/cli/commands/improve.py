@@ -45,7 +45,7 @@ def improve(
     deployment_out: Annotated[Path | None, _output("FILE", "Write the improved deployment, for `simulate`.")] = None,
     json_file: JsonTo = None,
 ) -> None:
-    """Find what to change in a running deployment, and what each change brings; exits with 1 if nothing meets the SLOs.
+    """Find what to change in a running deployment, and what each change brings; exit status 1 if none meets the SLOs.
 
     plan improve --from-command "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-num-seqs 64" --hw h100x1 --slo p99=2s
     """

@@ -6,12 +6,16 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from calibration.accuracy.regime import UNKNOWN, Regime
+from calibration.accuracy.spread_fit import RunSet, fit
+from calibration.accuracy.stated_error import METRICS, StatedError
 from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock, every_key_set
-from planner.answer.plan_schema import CurvePoint, Plan, SloResult, SloValue
+from planner.answer.plan_schema import CalibrationBlock, CurvePoint, Plan, SloResult, SloValue
 from planner.answer.schema import SearchSummary
 from planner.cli.screens.plan import show
 from planner.evaluation.confidence import Confidence
@@ -120,3 +124,24 @@ def test_stated_errors_of_any_content_are_read_or_refused(key: str, value: objec
     except InputError as error:
         refusal = str(error)
     assert not refusal or "stated_error" in refusal
+
+
+@pytest.mark.parametrize("regime", [Regime("hopper", "dense"), Regime("ampere", "other"), UNKNOWN])
+def test_every_key_of_a_fresh_fit_is_read_by_the_schema(regime: Regime) -> None:
+    rng = np.random.default_rng(1)
+    n, learned = 60, (Regime("hopper", "dense"), Regime("blackwell", "other"))
+    about = {
+        "regimes": tuple(learned[i % 2] for i in range(n)),
+        "models": tuple(f"model {i % 5}" for i in range(n)),
+        "waiting_shares": rng.uniform(size=n),
+    }
+    logs, operators = 0.1 * rng.standard_normal(n), np.full(n, 0.05)
+    groups = fit([RunSet("toy", metric, "toy runs", logs, operators, **about) for metric in METRICS])  # type: ignore[arg-type]
+    stated = StatedError("toy", 0.05, {g.metric: g for g in groups}, 0.5, regime).block()
+    answered = json.loads(json.dumps(stated))
+    kinds = ("measured_fraction", "interpolated_fraction", "roofline_fraction", "expected_error")
+    read = CalibrationBlock(bundle="toy", stated_error=answered, **dict.fromkeys(kinds, 0.1))
+    assert read.stated_error == stated
+    assert set(read.intervals) == set(METRICS)
+    assert read.regime == regime
+    assert ("n_of_regime" in stated) == (regime != UNKNOWN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -275,6 +276,19 @@ def test_settings_reach_the_request_and_the_deployment() -> None:
     assert list(fixed) == ["fixed.speculative"]
     request = request_of_keys(keys_of(PLAIN) | {"accounting.spot_recovery": "2m"})
     assert request.accounting.spot_recovery_s == 120.0
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("max_usd_per_hour=inf", "max_usd_per_hour must be at most 1,000,000,000,000: got 'inf'"),
+        ("tariff.usd_per_hour=nan", "tariff.usd_per_hour must be a number: got 'nan'"),
+        ("accounting.spot_recovery=9e99h", "accounting.spot_recovery must be at most"),
+    ],
+)
+def test_text_for_a_number_out_of_range_is_refused_with_its_whole_key(setting: str, says: str) -> None:
+    with pytest.raises(InputError, match=re.escape(says)):
+        request_of_keys(keys_of(PLAIN) | parse_settings([setting]))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from catalogs.errors import InputError
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.length_condition import LengthCondition
-from planner.problem.slo import UNIT_S, Slo, parse_slos, statistic_s
+from planner.problem.slo import LEAST_LIMIT_S, UNIT_S, Slo, parse_slos, statistic_s
 
 metrics = st.sampled_from(sorted(LATENCY_METRICS))
 stats = st.one_of(st.just("mean"), st.integers(1, 99).map(lambda n: f"p{n}"), st.just("p99.9"))
@@ -45,6 +45,13 @@ def test_long_limits_are_written_in_the_units_that_people_read() -> None:
     assert (slo.text, slo.words.rpartition(" at most ")[2]) == ("session.p90=3h", "3 h")
     assert parse_slos(["e2e.p90=90s"])[0].text == "e2e.p90=90s"
     assert parse_slos(["e2e.p90=1234.5s"])[0].text == "e2e.p90=1234.5s"
+
+
+@pytest.mark.parametrize("limit", ["1e-300s", "0.0009ms", "0.999us"])
+def test_limits_below_a_microsecond_are_refused(limit: str) -> None:
+    with pytest.raises(InputError, match=rf"at least 1us.*got '{limit}'; nearest valid choice: 1us"):
+        parse_slos([f"ttft.p99={limit}"])
+    assert parse_slos(["ttft.p99=1us"])[0].limit_s == LEAST_LIMIT_S
 
 
 sides = st.tuples(st.none() | st.integers(1, 10**6), st.none() | st.integers(2, 10**6))

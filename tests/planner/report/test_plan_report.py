@@ -237,6 +237,7 @@ def test_tables_hold_the_same_numbers(tmp_path: Path) -> None:
     assert {p.suffix for p in written} == {".csv", ".parquet", ".json"}
     whole = json.loads((tmp_path / "tables" / "report.json").read_text())
     assert whole["curve"][0]["ttft_p90_s"] == data()["best"]["curve"][0]["ttft_s"]["p90"]
+    assert whole["curve"][0]["ttft_waiting_p90"] == data()["best"]["curve"][0]["ttft_waiting"]["p90"]
     rows = list(csv.DictReader((tmp_path / "tables" / "curve.csv").read_text().splitlines()))
     first = data()["best"]["curve"][0]
     assert float(rows[0]["requests_per_s"]) == first["requests_per_s"]

@@ -18,7 +18,7 @@ from catalogs.workloads.workload import load_workload
 from planner.cli.main import app
 from planner.problem.load_curve import LoadCurve, peak_of, steady
 from planner.problem.slo import parse_slos
-from planner.sections.daily_load import OverTime, ReplicaUnit
+from planner.sections.daily_load import DailyLoadSection, OverTime, ReplicaOption, ReplicaUnit
 from planner.sections.fleet_day import DailyRun, FleetSize
 from planner.sections.full_answer import read_answer
 from planner.studies.rerun import without_load
@@ -115,6 +115,29 @@ def test_an_autoscaled_fleet_follows_the_load(tmp_path: Path) -> None:
     assert scaled.holds
     assert scaled.scaling is not None
     assert scaled.scaling.target < 2.5
+
+
+def test_a_fleet_that_is_not_sure_enough_is_missed_though_all_windows_meet(tmp_path: Path) -> None:
+    """The share of windows is of those that meet, also in the line of a fleet that misses."""
+    block = toy(tmp_path).block()
+    sure = block.options[0].model_copy(update={"windows_met": 1.0, "holds": True})
+
+    def line(option: ReplicaOption) -> str:
+        lines = DailyLoadSection().screen(block.model_copy(update={"options": [option]}), None)  # type: ignore[arg-type]
+        return next(text for label, text in lines if label == "Replicas")
+
+    assert f"objectives met in 100 % of {sure.n_windows} windows (" in line(sure)
+    missed = line(sure.model_copy(update={"holds": False}))
+    assert f"objectives MISSED at the required confidence; met in 100 % of {sure.n_windows} windows (" in missed
+
+
+@pytest.mark.parametrize(("duration_s", "says"), [(86400.0, "  by hour: "), (240.0, "  every 10 s: ")])
+def test_the_parts_of_a_load_that_is_no_day_are_no_hours(tmp_path: Path, duration_s: float, says: str) -> None:
+    block = toy(tmp_path).block()
+    assert len(block.options[2].replicas_over_time) == 24
+    whole = block.model_copy(update={"duration_s": duration_s})
+    lines = [text for _, text in DailyLoadSection().screen(whole, None)]  # type: ignore[arg-type]
+    assert sum(text.startswith(says) for text in lines) == 1
 
 
 def test_a_spare_replica_is_always_there(tmp_path: Path) -> None:

@@ -79,6 +79,23 @@ def test_a_load_beyond_the_capacity_flips_the_choice_where_it_lies() -> None:
     assert flip.value == pytest.approx(1 / 0.7, rel=0.08)
 
 
+def test_a_seed_that_finds_less_than_the_answer_keeps_the_headroom_of_the_plan() -> None:
+    """With one seed at two thirds of the capacity in the answer, a load of 0.8 of it meets, up to 1 / 0.8 times."""
+    kind = on_one_kind()
+    base = ChoiceFlips(kind, Rerun.of(kind)).base
+    loaded = kind.plans[0].model_copy(
+        update={"capacity_requests_per_s": 1.5 * base, "requests_per_s": 0.8 * 1.5 * base}
+    )
+    asked = kind.request.replace(requests_per_s=loaded.requests_per_s)
+    one = kind.model_copy(update={"request": asked, "best": loaded, "alternatives": []})
+    flips = ChoiceFlips(one, Rerun.of(one))
+    turn = next(d for d in inputs_of(one, flips.rerun) if d.name == RATE)
+    assert flips.compare(turn.changed(turn.at)).verdict.met
+    flip = flips.flip(turn, turn.ends[1])
+    assert flip is not None
+    assert flip.value == pytest.approx(1 / 0.8, rel=0.12)
+
+
 @dataclass(frozen=True)
 class Planted(ChoiceFlips):
     """Alternative 2 takes over from `beyond` on."""
