@@ -2,8 +2,9 @@
 
 On a CPU, engines lay the weights out for oneDNN once, when they load the model. The measured product uses the same
 layout where torch has oneDNN. On a Zen 4 core a bf16 product with 4096 x 4096 weights is then faster by a factor of 1.8
-for one row and of 1.04 for 256 rows. Plain torch, as transformers runs it, keeps the layout of its linear layer: that
-product is the family `matmul`.
+for one row and of 1.04 for 256 rows. oneDNN has no such layout for 16-bit weights on processors without the vector
+instructions that it needs (on x86, AVX-512); engines then run torch's linear layer, and so does this kernel. Plain
+torch, as transformers runs it, keeps the layout of its linear layer: that product is the family `matmul`.
 """
 
 from __future__ import annotations
@@ -29,11 +30,20 @@ def work(shape: Shape, device: ProfiledDevice) -> Work:
         make, kernel = _int8, "torch._int_mm, input quantised"
     elif dtype == "fp8":
         make, kernel = _fp8, "torch._scaled_mm, input quantised"
-    elif not device.is_cuda and device.torch.backends.mkldnn.is_available():
+    elif not device.is_cuda and _lays_out(device, dtype):
         make, kernel = _packed, "onednn, weights laid out before"
     else:
         make, kernel = _plain, "torch linear"
     return Work([make(device, m, n, k, device.dtype(dtype)) for _ in sets], kernel)
+
+
+def _lays_out(device: ProfiledDevice, dtype: str) -> bool:
+    """Return whether oneDNN lays out weights of this dtype on this processor."""
+    if not device.torch.backends.mkldnn.is_available():
+        return False
+    ops = device.torch.ops.mkldnn
+    supported = {"bf16": ops._is_mkldnn_bf16_supported, "fp16": ops._is_mkldnn_fp16_supported}
+    return bool(supported[dtype]()) if dtype in supported else True
 
 
 def _plain(device: ProfiledDevice, m: int, n: int, k: int, dtype: Any) -> Call:
