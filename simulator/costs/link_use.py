@@ -30,8 +30,8 @@ class CollectiveLinkUse:
     Attributes:
         tables: The tables of the deployment.
         nodes: The numbers of tokens of each table. Shape (nodes,) each.
-        seconds: The seconds, at the nominal rate of the link, for which a step of so many tokens occupies it.
-        known: The seconds by tokens on the fullest rank and tokens of the batch, as they have been asked for.
+        seconds: The seconds, at the nominal rate of the link, for which a step of each number of tokens occupies it.
+        known: A cache of the seconds by tokens on the fullest rank and tokens of the batch.
     """
 
     tables: StepTables

@@ -90,7 +90,8 @@ class Pricer:
         """Return the cost of a call at the clock at which its table was timed."""
         op = line.op
         if isinstance(op, (Gemm, Matmul, Elementwise)) and line.overlapped_rows:
-            # Up to so many rows, only the bytes that it and the longer kernel read from the same memory take time.
+            # Up to this number of rows, the call runs beside a longer kernel. Only its bytes take time, because both
+            # kernels read from the same memory.
             alone, rows = self.source.cost(op), op.tokens if isinstance(op, Elementwise) else op.m
             hidden = np.minimum(alone.seconds, memory_s(op, self.hardware.accelerator))
             return replace(alone, seconds=np.where(np.asarray(rows) <= line.overlapped_rows, hidden, alone.seconds))

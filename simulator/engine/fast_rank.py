@@ -362,7 +362,7 @@ class FastRank(FastScheduler):
     def quiet_rounds(self, batch: FastBatch, most: int) -> int:
         """Return the number of further decode steps (0 to `most`) that need no decision while `batch` runs.
 
-        There are no more than rounds until the next last token, and than rounds for which there are free blocks.
+        The number is limited by the rounds until the next request schedules its last token, and by the free blocks.
         """
         n = self.n_decoding
         if n != batch.decodes or self._partial >= 0:
