@@ -309,7 +309,7 @@ def usable_cores() -> int:
         return cores
 
 
-_function: Callable[..., Any] | None = None  # of a worker process
+_function: Callable[..., Any] | None = None  # what this process runs if it is a worker
 
 
 def _start_worker(function: Callable[..., Any]) -> None:

@@ -26,7 +26,7 @@ EXCHANGE_SMS: Final = 20 / 132
 
 QUANTISE_BYTES: Final = 3.0  # moved for each element that is quantised: 16 bit in, 8 bit out
 
-JOULES: Final = N_CLASSES  # of one accelerator
+JOULES: Final = N_CLASSES  # the channel of the joules of one accelerator
 
 MEASURED_S: Final = N_CLASSES + 1
 

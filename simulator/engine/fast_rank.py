@@ -62,7 +62,7 @@ class RequestCounts:
     def __init__(self, input_tokens: list[int], output_tokens: list[int]) -> None:
         self.input, self.output = input_tokens, output_tokens
         self.bases = [0] * len(input_tokens)  # `Request.base_tokens`
-        self.computed = [-1] * len(input_tokens)  # of requests that have scheduled their last token; -1: of others
+        self.computed = [-1] * len(input_tokens)  # tokens, after the last one is scheduled; before: -1
 
 
 class FastScheduler:
