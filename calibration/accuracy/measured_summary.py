@@ -1,4 +1,4 @@
-"""The statistics of a run of a load client that keeps no single requests."""
+"""The statistics of a run of a load client that does not keep the values of each request."""
 
 from __future__ import annotations
 

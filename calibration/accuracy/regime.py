@@ -65,7 +65,7 @@ class Regime:
         return {key: value for key, value in named.items() if value}
 
 
-#: Of a deployment of which nothing is known: the errors of all runs of its engine apply.
+#: The regime of a deployment about which nothing is known: the errors of all runs of its engine apply.
 UNKNOWN: Final = Regime()
 
 

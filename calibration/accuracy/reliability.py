@@ -1,4 +1,4 @@
-"""How often measured runs met a limit that a prediction gave a probability for; a shipped file, shown in every report.
+"""How often measured runs met limits, by the predicted probability of meeting them; every report shows this file.
 
 `benchmarks/coverage.py --page` computes it on public runs that no stated error was learned from.
 """

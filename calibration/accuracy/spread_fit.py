@@ -1,8 +1,9 @@
 """Learns stated errors from whole runs: the spread of each engine and statistic, and how it differs between regimes.
 
-Conformal: order statistics k of n at k / (n + 1), rounded outwards, so that one more exchangeable run lies between
-levels a and b with probability b - a at least (Vovk et al. 2005; Lei et al. 2018), as far out as n runs reach. The
-scores are scaled by the spread of each run ("locally weighted"; Lei et al. 2018, section 5.2).
+The intervals are conformal: the k-th of n scores stands at level k / (n + 1), rounded outwards. One more exchangeable
+run then lies between levels a and b with a probability of at least b - a, for levels that n runs reach (Vovk et al.
+2005; Lei et al. 2018). The scores are scaled by the spread of each run ("locally weighted"; Lei et al. 2018, section
+5.2).
 
 **Factors of regimes.** Each engine has runs of a few models only, so a spread of its own for each generation and kind
 of layers would follow the models that happen to be in it. The factor of a regime is therefore shrunk twice, as in a
@@ -251,16 +252,16 @@ def _spread_by_waiting(deviations: FloatArray, operator_errors: FloatArray, shar
     """
     from scipy.optimize import minimize
 
-    def surprise(found: FloatArray) -> tuple[float, FloatArray]:
+    def negative_log_likelihood(found: FloatArray) -> tuple[float, FloatArray]:
         base = found[0] + found[1] * shares
         spreads = np.hypot(base, operator_errors)
-        slope = (1.0 - deviations / spreads) * base / spreads**2  # of the surprise, by `base`
+        slope = (1.0 - deviations / spreads) * base / spreads**2  # derivative by `base`
         return float(np.mean(np.log(spreads) + deviations / spreads)), np.array([slope.mean(), (slope * shares).mean()])
 
     mean = max(float(deviations.mean()), _LEAST_SPREAD)
     starts = ((mean, 0.0), (mean / 2, mean / 2 / max(float(shares.mean()), 1e-9)), (_LEAST_SPREAD, mean))
     bounds = ((_LEAST_SPREAD, None), (0.0, None))
-    fits = [minimize(surprise, start, method="L-BFGS-B", jac=True, bounds=bounds) for start in starts]
+    fits = [minimize(negative_log_likelihood, start, method="L-BFGS-B", jac=True, bounds=bounds) for start in starts]
     best = min(fits, key=lambda fit: float(fit.fun))
     return float(best.x[0]), float(best.x[1])
 

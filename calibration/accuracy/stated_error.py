@@ -42,7 +42,7 @@ FILE_NAME: Final = "stated_error.json"
 
 SCHEMA_VERSION: Final = 4
 
-COVERAGE: Final = 0.9  # of the stated intervals
+COVERAGE: Final = 0.9  # probability that a stated interval holds the true value
 
 #: Probability levels of the stored scores; beyond the outer two, scores are constant.
 LEVELS: Final = (0.02, *(round(0.05 * i, 2) for i in range(1, 20)), 0.98)

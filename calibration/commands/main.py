@@ -221,7 +221,7 @@ def diff(
 @app.command()
 def validate(
     bundle: BundleName,
-    rows: Annotated[Path | None, typer.Option(metavar="DIR", help="Also predict these rows.")] = None,
+    rows: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of rows to predict as well.")] = None,
     max_error: Annotated[float, typer.Option(metavar="X", help="Largest median relative error that passes.")] = 0.15,
     json_file: JsonFile = None,
 ) -> None:

@@ -29,7 +29,7 @@ def models(
     batches: Annotated[str, typer.Option(metavar="N,N", help="Batch sizes.")] = "1,8,32,128",
     max_input: Annotated[int, typer.Option(metavar="N", help="Longest input in tokens.")] = 512,
     max_output: Annotated[
-        int | None, typer.Option(metavar="N", help="Longest output in tokens; default: 128, and on a CPU also 8.")
+        int | None, typer.Option(metavar="N", help="Longest output in tokens; default: 128, on a CPU both 8 and 128.")
     ] = None,
     out: Out = None,
     json_file: JsonFile = None,

@@ -78,7 +78,7 @@ def fit_workload_command(
     out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The workload file to write (.yaml).")],
     source: Annotated[str | None, typer.Option(help="What the trace is; written into the file.")] = None,
 ) -> None:
-    """Fit a workload file to a trace: quantile tables, rates and shares; no rows, but the extreme lengths."""
+    """Fit a workload file to a trace: quantile tables, rates and shares; of its rows only the extreme lengths."""
     from catalogs.errors import InputError
     from catalogs.io.output_files import write_atomically
     from catalogs.io.yaml_loader import dump_yaml
@@ -113,9 +113,9 @@ def import_launch(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of deployment.yaml; repeatable.")
     ] = None,
     env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Value of a variable of the file; repeatable.")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Value of a variable in the file; repeatable.")
     ] = None,
-    service: Annotated[str | None, typer.Option(help="Server that counts, by its name or its number.")] = None,
+    service: Annotated[str | None, typer.Option(help="Server to read, by its name or number in the file.")] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Read the commands that start an engine as a deployment, with a note for every flag."""
@@ -144,7 +144,7 @@ def trace(
     out: Annotated[Path, typer.Option(help="Network file to write (NAME.yaml).")],
     config: Annotated[Path | None, typer.Option(help="JSON or YAML configuration of the class.")] = None,
     inputs: Annotated[
-        str | None, typer.Option(metavar="SPEC", help="Inputs as YAML, 'NAME: [batch, 3, height, width]', or a file.")
+        str | None, typer.Option(metavar="SPEC", help="Inputs as YAML, 'NAME: \\[batch, 3, height, width]', or a file.")
     ] = None,
     size: Annotated[
         list[str] | None, typer.Option(metavar="NAME=DEFAULT[:STEP[:MINIMUM]]", help="A size that the inputs use.")

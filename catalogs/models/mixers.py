@@ -3,9 +3,8 @@
 Each kind is one class that answers every question which the model alone decides. A new kind is a new class here, a key
 of `LayerFacts` (catalogs/models/files.py), a case of `mixer_of` (catalogs/models/hf_config.py), the sizes to profile in
 `KINDS` (calibration/profile/shapes/sizes.py), its operators in `MIXERS` (simulator/layers/attention.py), and what each
-of them reads in `INPUTS` (simulator/layers/operator_flow.py). If its
-attention is a new operator, that needs a roofline and a family too (calibration/operators/roofline.py,
-calibration/families).
+of them reads in `INPUTS` (simulator/layers/operator_flow.py). If its attention is a new operator, that needs a roofline
+and a family too (calibration/operators/roofline.py, calibration/families).
 
 Counts are in numbers, not bytes. `linear_params` are the weights of matrix products, which quantisation may shrink;
 `small_params` are biases, norms and convolution taps, which no checkpoint quantises. `hidden` is the hidden_size.

@@ -54,11 +54,6 @@ class LengthStatistics:
             return f"mean {i.mean:,.0f} in, {o.mean:,.0f} out; p95 {i.p95:,.0f} in, {o.p95:,.0f} out"
         return f"{_side(i)} in; {_side(o)} out"
 
-    @property
-    def short_words(self) -> str:
-        """Return the mean lengths in words: "mean 1,155 in, 211 out"."""
-        return f"mean {self.input_tokens.mean:,.0f} in, {self.output_tokens.mean:,.0f} out"
-
     def block(self) -> dict[str, Any]:
         """Return the keys `input_tokens` and `output_tokens` of an answer, tokens."""
         return {

@@ -148,8 +148,9 @@ class GroupSearch:
     def go_on(self) -> bool:
         """Search on if every winner so far misses with all seeds; return whether there may now be another one.
 
-        The next groups come first. Those of the refused winners follow without them, because a candidate that lost to a
-        refused one may hold. A group is searched again only once: of all its candidates each may be refused.
+        The next groups come first. The groups of the refused winners follow, without these winners, because a candidate
+        that lost to a refused one may meet the objectives. A group is searched again only once, because each of its
+        candidates in turn might be refused.
         """
         if self._is_over:
             return False
@@ -223,9 +224,9 @@ def first_plan_on(
 ) -> Candidate | None:
     """Return the first plan that the search of `plan --hw` finds on other hardware; None if it refuses the request.
 
-    The candidates come in the order of that search until one holds with the seeds of a winner; those that do not are
-    left out, as in that search, and it goes on. A budget is ignored.
-    Without a required rate, a plan that is sure at a light load has some capacity, which is not measured.
+    Each winner of that search is simulated with all seeds. One that misses the objectives with them is left out, and
+    the search goes on until one meets them. A budget is ignored. Without a required rate, a plan that is sure at a
+    light load has some capacity, which is not measured.
     """
     options = request.search.replace(study=None)
     own = request.replace(hardware=hardware.text, search=options, max_usd_per_hour=None)

@@ -54,7 +54,7 @@ from planner.search.candidate_tester import CandidateTester
 #: Rates relative to the operating point, at which the slope of the latency is determined (for the error bars).
 _CURVE_STEPS: Final = (0.3, 0.7, 0.88, 1.08)
 
-#: The same for slower steps alone.
+#: The same rates if only the effect of slower steps is needed.
 _SLOWER_STEPS: Final = (1.08,)
 
 _WALK_STEPS: Final = 40
@@ -62,7 +62,7 @@ _WALK_STEPS: Final = 40
 #: Most reductions of the rate if the whole cluster, or the noise between seeds, makes it less sure than one replica.
 _SURE_STEPS: Final = 8
 
-#: Factor by which a rate that is sure is raised at most at a time, and how often.
+#: Largest factor by which a rate that is sure is raised at a time, and how often it is raised.
 _RAISE: Final = 1.15
 
 _MOST_RAISES: Final = 3
@@ -213,7 +213,7 @@ class PlanEvaluator:
         return [partial(alone._verdict, candidate, rate, n_seeds) for rate in around]
 
     def shared_out(self, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Return the results of tasks, which forked workers inherit: only their numbers can be sent to one."""
+        """Return the results of tasks; a worker inherits the tasks, and only the number of its task is sent to it."""
         return list(self.each(lambda number: tasks[number](), range(len(tasks))))
 
     def _point_and_around(self, candidate: Candidate, rate: float, effort: SeedBudget) -> tuple[_Point, list[Verdict]]:

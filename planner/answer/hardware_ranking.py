@@ -96,8 +96,8 @@ class RankedHardware:
     Attributes:
         rows: One row for each kind, best first.
         plans: The plans on those kinds, in the same order.
-        tried: The candidates that were simulated for the rows alone, with the value / limit and the name of the
-            objective that those miss which do not meet the request.
+        tried: The candidates that were simulated for the rows alone. For a candidate that misses the request, also the
+            value / limit and the name of the objective that it misses.
         n_trials: Simulations of candidates for the rows.
         n_requests: Requests of these simulations, without the measurement of the plans.
         n_searches: Kinds of accelerator that were searched for the rows.

@@ -100,7 +100,8 @@ class Refuser:
             entry = self.plan_evaluator.entry(candidate, None, CLOSEST)
             binding, plan = self._binding(entry) if discard is None else discard.reason, entry.plan
             stages = [self._stages(candidate, entry)]
-            if discard is None or discard.constraint not in (NOT_ADMITTED, NOT_RENTED):  # else less load does not help
+            # A lower load does not help where no replica may be lost, or where no instance can be rented.
+            if discard is None or discard.constraint not in (NOT_ADMITTED, NOT_RENTED):
                 suggestions = [*self._load(entry), *suggestions]
         budget = self.request.max_usd_per_hour
         if budget is not None and (discard is None or discard.constraint != NOT_RENTED):
@@ -132,7 +133,7 @@ class Refuser:
                 mildest[discard.constraint] = discard
         for _, discard in discards:
             found[f"ruled out without simulation; the closest: {mildest[discard.constraint].reason}"] += 1
-        for ratio, binding in missed.values():  # by how much is stated of the closest plan; short runs do not know it
+        for ratio, binding in missed.values():  # only the closest plan states by how much: short runs are too noisy
             why = "the queue grows without limit" if ratio >= UNSTABLE else f"{binding} is missed"
             found[f"simulated: {why}"] += 1
         for candidate in left:
@@ -179,7 +180,7 @@ class Refuser:
 
     def _load(self, entry: EvaluatedPlan) -> Iterator[Suggestion]:
         """Yield looser objectives, a lower confidence and a lower load that the closest plan meets."""
-        missed = any(not row.met for row in entry.plan.slo)  # else all replicas together miss what each of them meets
+        missed = any(not row.met for row in entry.plan.slo)  # false if a replica alone meets what all together miss
         if missed and entry.verdict.stable and all(row.value_at_confidence_s is not None for row in entry.plan.slo):
             pairs = zip(self.request.slos, entry.plan.slo, strict=True)
             text = ",".join(_relaxed(slo, row) for slo, row in pairs)

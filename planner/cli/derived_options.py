@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from shlex import quote
@@ -67,7 +67,9 @@ class GivenRequest:
         return found | own
 
 
-def takes_request(command: str, keys: Iterable[str] | None = None) -> Callable[[Callable[..., None]], Any]:
+def takes_request(
+    command: str, keys: Iterable[str] | None = None, helps: Mapping[str, str] | None = None
+) -> Callable[[Callable[..., None]], Any]:
     """Return a decorator that adds the options of a request to a command and passes them as `given: GivenRequest`.
 
     Former options stay available, hidden from `--help`, and print a notice.
@@ -75,8 +77,10 @@ def takes_request(command: str, keys: Iterable[str] | None = None) -> Callable[[
     Args:
         command: Name of the command, for messages.
         keys: Names of the keys that the command takes; None for all keys, those of networks included.
+        helps: Descriptions, by key, that replace those of `plan` in the help of this command.
     """
     taken = list(plan_keys().values()) if keys is None else [request_keys()[name] for name in keys]
+    taken = [replace(key, description=(helps or {}).get(key.name, key.description)) for key in taken]
     shown = [key for key in taken if key.option is not None]
     former = [(name, key) for key in taken for name in key.former_options]
 

@@ -53,7 +53,7 @@ _WIDEST_NOISE: Final = 100.0
 #: Halvings of the search for a quantile.
 _HALVINGS: Final = 60
 
-#: A probability below one half that also reads so: confidences are printed as whole percent, rounded down.
+#: A probability just below one half, which is printed as 49 %: confidences are rounded down to whole percent.
 _BELOW_HALF: Final = 0.5 - 1e-6
 
 #: Seconds that replace an infinite latency when levels are interpolated: far beyond any limit.
@@ -227,8 +227,6 @@ def confidence(verdict: Verdict, curve: LatencyCurve, slo: Slo, error: StatedErr
     """Return the error bars of a verdict; `curve` is the latency curve around its rate, `sure` the confidence.
 
     An objective on a metric that no request has, such as the time per token of one-token outputs, is met for certain.
-    The interval may not contain `value_s`: if measured runs were nearly always slower than simulated ones, it lies
-    above.
     """
     value_s, level = verdict.value_s(slo), interval_level(sure)
     if not math.isfinite(value_s):  # no sample has the metric, or a request was never answered
@@ -263,10 +261,10 @@ class PossibleValues:
     """The distribution of the true value of a statistic: a mixture over the equally likely errors of the simulator.
 
     The interval, the value at the confidence and the probability of an objective are all taken from it, so they cannot
-    contradict each other. Nor can they contradict the simulated value, which the interval contains: where measured runs
-    were mostly faster than simulated ones, or the noise is skewed, the values at probabilities of one half and more are
-    not below the simulated value. An objective whose simulated value misses the limit is therefore met with a
-    probability below one half.
+    contradict each other. Nor can they contradict the simulated value, which the interval always contains: where
+    measured runs were mostly slower, its lower end is the simulated value, and where they were mostly faster, or the
+    noise is skewed, the values at probabilities of one half and more are not below the simulated value. An objective
+    whose simulated value misses the limit is therefore met with a probability below one half.
 
     Attributes:
         log_values: Logarithm of the value with each error, seconds; infinite where the queue grows. Shape (errors,).

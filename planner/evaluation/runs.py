@@ -68,8 +68,8 @@ class RunCache:
         self.n_requests_simulated = 0
         self._observations: dict[tuple[Candidate, Load], Observation] = {}
         self._runs: OrderedDict[tuple[Candidate, Load], Run] = OrderedDict()
-        # With seed, requests, rate and share, the latest in use last: candidates that do not reach their limits at a
-        # load share one simulation.
+        # Runs with what determines their requests, the most recently used last: candidates that do not reach their
+        # limits under a load share one simulation.
         self._alike: list[tuple[_Drawn, Run]] = []
 
     @cached_property
@@ -108,9 +108,9 @@ class RunCache:
         return done
 
     def _reused(self, part: CompiledDeployment, drawn: _Drawn) -> Run | None:
-        """Return the run of a deployment if a run of the same requests by another one would be the same, else None.
+        """Return the run of another deployment on the same requests if this one would make the same run, or None.
 
-        All runs of these requests are then the latest in use: the next candidates need them too.
+        All runs of these requests then count as used most recently, because the next candidates need them too.
         """
         same = [each for each in self._alike if each[0] == drawn]
         self._alike = [*(each for each in self._alike if each[0] != drawn), *same]

@@ -271,8 +271,3 @@ def log_noise(values_s: FloatArray) -> float:
 def met_surely(bars: Mapping[Slo, Confidence], confidence: float) -> bool:
     """Return whether each objective is met with a probability of at least the confidence."""
     return all(found.probability_met >= confidence for found in bars.values())
-
-
-def least_sure(bars: Mapping[Slo, Confidence]) -> Slo:
-    """Return the objective that is met with the least probability."""
-    return min(bars, key=lambda slo: bars[slo].probability_met)

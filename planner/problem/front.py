@@ -114,7 +114,9 @@ def front_request(keys: dict[str, Any], axes: tuple[ParetoAxis, ...]) -> tuple[P
         InputError: A key is invalid, or plan front does not take it.
     """
     if is_network(str(keys.get("model") or "")):
-        raise InputError("a front is of language models, and this is another network", keys["model"], "plan --model")
+        raise InputError(
+            "plan front is for language models, and this is another network", keys["model"], "plan --model"
+        )
     for name in keys:
         if name not in FRONT_KEYS:
             raise InputError("plan front has no such key", name, nearest_name(name, FRONT_KEYS))

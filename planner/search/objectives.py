@@ -84,7 +84,7 @@ class CountedAssess:
         return self.assess.in_order(candidates)
 
     def safest_first(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Return the candidates that are expected to meet the objectives first."""
+        """Return the candidates in the order in which they are expected to meet the objectives."""
         return self.assess.safest_first(candidates)
 
 
@@ -140,7 +140,7 @@ class CapacityRace:
         return twins_last(interleaved(fastest, largest), lambda c: (self._estimate(c), estimates[c]), HALF_TIE)
 
     def safest_first(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Return the candidates that are expected to meet the objectives first."""
+        """Return the candidates in the order in which they are expected to meet the objectives."""
         return self.tester.safest_first(candidates)
 
     def _estimate(self, candidate: Candidate) -> float:
@@ -195,7 +195,7 @@ class LeastLoad:
         return self.objective.in_order(candidates)
 
     def safest_first(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Return the candidates that are expected to meet the objectives first."""
+        """Return the candidates in the order in which they are expected to meet the objectives."""
         return self.objective.safest_first(candidates)
 
     def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome:
@@ -212,8 +212,8 @@ class LowestEnergy:
     """Finds the fewest joules per output token, at the required rate or else at the candidate's own capacity.
 
     Runs with the allowance for errors have a higher rate than the required one, and so fuller batches and fewer joules
-    for each token. A candidate that needs more than the best even there cannot win, whether it meets the objectives or
-    not, and is not simulated further.
+    for each token. A candidate that needs more energy than the best even in such a run cannot win, whether it meets the
+    objectives or not, and is not simulated further.
 
     Attributes:
         tester: Runs the candidates.
@@ -246,7 +246,7 @@ class LowestEnergy:
         return sorted(thriftiest, key=lambda c: ratios[c] > LIKELY_RATIO)
 
     def safest_first(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Return the candidates that are expected to meet the objectives first."""
+        """Return the candidates in the order in which they are expected to meet the objectives."""
         return self.tester.safest_first(candidates)
 
     def _idle(self, candidate: Candidate) -> float:
@@ -367,7 +367,7 @@ class LowestLatency:
         return twins_last(interleaved(*orders), lambda c: (ratios[c],), HALF_TIE)
 
     def safest_first(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Return the candidates that are expected to meet the objectives first."""
+        """Return the candidates in the order in which they are expected to meet the objectives."""
         return self.tester.safest_first(candidates)
 
     def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # the search for fronts is not part of a plain plan
 
 @contextmanager
 def _progress_bar(title: str) -> Iterator[Callable[[int, int, str], None] | None]:
-    """Yield a function that shows how many points of how many are done, and a text; None without a terminal."""
+    """Yield a function of (points done, points in all, text) that shows them; None without a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

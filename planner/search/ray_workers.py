@@ -1,7 +1,8 @@
 """A Ray cluster as the workers of a search: an existing one, or one started on this machine.
 
-Ray keeps the question (with all that was read to answer it, so other machines need the same planner but no files), runs
-evaluations on free CPUs and on machines that join. This process decides in the order of a search by itself.
+Ray distributes the question to the workers, with the contents of all files that were read for it: other machines need
+the same version of the planner, but no files. It runs evaluations on free CPUs, also on machines that join later. This
+process alone decides about the candidates, in the order of a search with one process.
 """
 
 from __future__ import annotations
@@ -260,7 +261,7 @@ def join_cluster(address: str) -> Iterator[RayPool]:
     in_main = threading.current_thread() is threading.main_thread()
     handlers = {s: signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)} if in_main else {}
     _connect(ray, address)
-    for sign, handler in handlers.items():  # Ray's own ends this process without a word
+    for sign, handler in handlers.items():  # the handler that Ray sets ends this process without a message
         signal.signal(sign, handler)
     try:
         yield RayPool(ray)

@@ -186,7 +186,7 @@ class _Run:
     result: SearchResult = field(default_factory=SearchResult)
     planned: int = 0
     seen: dict[Candidate, Outcome] = field(default_factory=dict)
-    _alike: dict[Candidate, list[Outcome]] = field(default_factory=dict)  # of `seen`, by `apart_from_seats`
+    _alike: dict[Candidate, list[Outcome]] = field(default_factory=dict)  # `seen` by `apart_from_seats`
     _skipped: set[Candidate] = field(default_factory=set)  # settled at their turn
     _compared: Outcome | None = None  # the best that `_behind` was computed against
     _behind: set[Candidate] = field(default_factory=set)  # outclassed by it

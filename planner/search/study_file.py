@@ -65,7 +65,7 @@ class StudyFile(BaseJournalBackend):
     def __init__(self, path: Path, notify: Callable[[str], None]) -> None:
         self._path = path
         self._notify = notify
-        self._ends = [0]  # of all records that were checked: the offset behind each, in bytes
+        self._ends = [0]  # the offset behind each record that was checked, in bytes
         self._checksum = 0
         self._is_sealed = False
         try:

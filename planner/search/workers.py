@@ -32,10 +32,10 @@ from planner.search.candidate_tester import Assess, Outcome
 #: Forked workers inherit what was compiled and simulated before; elsewhere a fork is not safe.
 START_METHOD: Final = "fork" if sys.platform == "linux" else "spawn"
 
-#: Candidates begun ahead for each other worker: the one it evaluates and the one it takes next.
+#: Candidates that are submitted ahead for each other worker: the one that it evaluates and the one it takes next.
 _DEPTH_PER_WORKER: Final = 2
 
-#: Pools whose workers died before this process goes on alone.
+#: Losses of workers after which this process goes on alone.
 _MAX_LOSSES: Final = 3
 
 _CGROUP_CPU_LIMIT: Final = Path("/sys/fs/cgroup/cpu.max")
@@ -139,11 +139,12 @@ class ProcessLookahead:
         self.depth = _DEPTH_PER_WORKER * n_others + 1
         self._n_others = n_others
         self._start_method = start_method
-        self._lock = threading.RLock()  # of all below: the executor's thread submits the next when a worker is free
+        # Guards all attributes below: the executor's thread submits the next candidate when a worker is free.
+        self._lock = threading.RLock()
         self._best: Outcome | None = None
         self._queue: deque[Candidate] = deque()
-        self._futures: dict[Candidate, Future[Outcome | None]] = {}  # begun, all against `_best`
-        self._n_running = 0  # those against an earlier best included
+        self._futures: dict[Candidate, Future[Outcome | None]] = {}  # evaluations in progress, all against `_best`
+        self._n_running = 0  # including evaluations against an earlier best
         self._processes: _Processes | None = None
         self._n_losses = 0
 
@@ -233,7 +234,8 @@ class _TaskQueue(Generic[T, R]):
 
     def __init__(self, work: Callable[[T], R], tasks: Sequence[T], processes: _Processes) -> None:
         self._work, self._tasks, self._processes = work, tasks, processes
-        self._lock = threading.RLock()  # of the two below: a thread of the executor submits the next when one is done
+        # Guards the two attributes below: a thread of the executor submits the next task when one is done.
+        self._lock = threading.RLock()
         self._left = deque(range(len(tasks)))
         self._futures: dict[int, Future[list[R] | None]] = {}
 
@@ -307,7 +309,7 @@ def usable_cores() -> int:
         return cores
 
 
-_function: Callable[..., Any] | None = None  # of a worker process
+_function: Callable[..., Any] | None = None  # what this process runs if it is a worker
 
 
 def _start_worker(function: Callable[..., Any]) -> None:

@@ -64,7 +64,7 @@ _STALENESS = "Seconds between updates of the router's view of replicas."
 @app.command()
 def simulate(
     deployment: Annotated[
-        Path | None, typer.Argument(metavar="DEPLOYMENT.yaml", help="Model, engine, hardware, limits.")
+        Path | None, typer.Argument(metavar="DEPLOYMENT.yaml", help="File with the keys of the deployment.")
     ] = None,
     from_command: Annotated[str | None, _deployment("COMMAND", FROM_COMMAND_HELP)] = None,
     hw: Annotated[str | None, _deployment("H", "Hardware of --from-command, such as h100x8.")] = None,
@@ -72,7 +72,7 @@ def simulate(
     router: Annotated[str | None, _deployment("NAME", _ROUTER)] = None,
     router_staleness: Annotated[float | None, _deployment("S", _STALENESS, min=0.0)] = None,
     workload: Annotated[str | None, _load("W", WORKLOAD_HELP, show_default=DEFAULT_WORKLOAD)] = None,
-    rate: Annotated[float | None, _load("R", "Requests per second; default: those of the workload.")] = None,
+    rate: Annotated[float | None, _load("R", "Requests per second; default: the rate of the workload.")] = None,
     requests: Annotated[int | None, _load("N", "Number of requests; default: that of the workload.", min=1)] = None,
     concurrency: Annotated[int | None, _load("N", _CONCURRENCY, min=1)] = None,
     input_tokens: Annotated[int | None, _load("N", INPUT_TOKENS_HELP, min=1)] = None,

@@ -18,9 +18,9 @@ from simulator.cluster.compiled import CompiledDeployment, CompiledFleet
 from simulator.cluster.kv_transfer import LinkLoad, Links, TransferLinks, TransferPath
 from simulator.costs.link_use import CollectiveLinkUse
 from simulator.engine.replica import Replica
+from simulator.interconnect.collectives import NETWORK_LATENCY_S, NODE_LATENCY_S
 from simulator.layers.shard import Shard
 from simulator.memory.plan import sequence_bytes
-from simulator.network.collectives import NETWORK_LATENCY_S, NODE_LATENCY_S
 
 
 @dataclass(frozen=True, slots=True)

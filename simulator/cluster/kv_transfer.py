@@ -14,7 +14,7 @@ from simulator.cluster.shared_links import StepLinkUse, StepsOnLinks, own_links
 from simulator.core.clock import ARRIVAL, Clock
 from simulator.engine.context import SharedLinks
 from simulator.engine.replica import Replica
-from simulator.network.fair_share import FairShareNetwork, SharedTransfer, TransferPieces
+from simulator.interconnect.fair_share import FairShareNetwork, SharedTransfer, TransferPieces
 
 #: Returns the names of the links that a replica's transfers cross; each link has an outbound and an inbound direction.
 Links = Callable[[Replica], tuple[Hashable, ...]]
@@ -109,7 +109,7 @@ class TransferPath(Protocol):
 
 
 class TransferLinks:
-    """Transfers over links that concurrent transfers share fairly (simulator/network/fair_share.py).
+    """Transfers over links that concurrent transfers share fairly (simulator/interconnect/fair_share.py).
 
     Every link has an outbound and an inbound direction. If a path sends in pieces, piece i of n is ready when i / n of
     the prompt is computed, assuming even progress since its first step began. The first piece leaves when the links are

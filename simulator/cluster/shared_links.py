@@ -22,7 +22,7 @@ from typing import Protocol
 
 from simulator.core.batch import Batch
 from simulator.engine.replica import Replica
-from simulator.network.fair_share import FairShareNetwork
+from simulator.interconnect.fair_share import FairShareNetwork
 
 
 class StepLinkUse(Protocol):

@@ -1,8 +1,8 @@
 """The host's time of a decode step of `generate` of transformers on a CPU, from a profile of this machine.
 
-A profile measures a small model of the same class (calibration/profile/kernels/generate.py). Its steps also launch the
-kernels that a step of the real model launches, and the measured times of those kernels include that. So the host adds
-the difference only.
+A profile measures the whole host time of a small model of the same class (calibration/profile/kernels/generate.py).
+That time includes launching the kernels of a step, and so do the measured times of the kernels. Only the difference
+is therefore added to the price of the kernels.
 """
 
 from __future__ import annotations

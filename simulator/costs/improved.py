@@ -2,7 +2,8 @@
 
 The time of an operator is its roofline time over a utilisation. The utilisation stays as measured, and the roofline
 moves with the resource. An operator far from its roofline (see `simulator.analysis.operators`) is bound by the fixed
-cost of its kernels, and a collective by the links; their whole times change with these.
+cost of its kernels, and its whole time changes with that cost. A collective is bound by the links, and its whole time
+changes with their rate.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from catalogs.arrays import FloatArray
 from simulator.core.batch import Batch
 from simulator.costs.tables import StepTables
 from simulator.costs.terms import Term
-from simulator.network.collectives import Network
+from simulator.interconnect.collectives import Interconnect
 
 #: The tables over tokens whose operators contain collectives.
 _TABLES: Final = ("rank", "group")
@@ -30,8 +30,8 @@ class CollectiveLinkUse:
     Attributes:
         tables: The tables of the deployment.
         nodes: The numbers of tokens of each table. Shape (nodes,) each.
-        seconds: The seconds, at the nominal rate of the link, for which a step of so many tokens occupies it.
-        known: The seconds by tokens on the fullest rank and tokens of the batch, as they have been asked for.
+        seconds: The seconds, at the nominal rate of the link, for which a step of each number of tokens occupies it.
+        known: A cache of the seconds by tokens on the fullest rank and tokens of the batch.
     """
 
     tables: StepTables
@@ -45,8 +45,8 @@ class CollectiveLinkUse:
         if tables.resolved.layout.pipeline_parallel > 1:
             return None
         nodes = {name: getattr(tables, name).axes[0] for name in _TABLES}
-        network = Network(tables.resolved.hardware)
-        seconds = {name: _occupied_s(tables, network, name, at, between_nodes) for name, at in nodes.items()}
+        interconnect = Interconnect(tables.resolved.hardware)
+        seconds = {name: _occupied_s(tables, interconnect, name, at, between_nodes) for name, at in nodes.items()}
         return cls(tables, nodes, seconds) if any(s.any() for s in seconds.values()) else None
 
     def occupied_s(self, batch: Batch) -> float:
@@ -70,13 +70,13 @@ class CollectiveLinkUse:
 
 
 def _occupied_s(
-    tables: StepTables, network: Network, table: str, tokens: FloatArray, between_nodes: bool
+    tables: StepTables, interconnect: Interconnect, table: str, tokens: FloatArray, between_nodes: bool
 ) -> FloatArray:
     """Return the seconds for which the collectives of a step occupy the link, for each number of tokens. Shape (n,)."""
     seconds = np.zeros(len(tokens))
     for rows, times, lines in tables.operators(Term(table, slice(None), (tokens,))):
         for line in lines:
             if isinstance(line.op, Collective):
-                each = network.occupied_s(line.op, line.stride, line.routing, between_nodes)
+                each = interconnect.occupied_s(line.op, line.stride, line.routing, between_nodes)
                 seconds[rows] += times * line.count * line.runs * line.parts * each
     return seconds

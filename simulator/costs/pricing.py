@@ -15,8 +15,8 @@ from calibration.power.sustained import at_clock
 from catalogs.arrays import FloatArray
 from catalogs.deployments.parallelism import MOST_MEASURED
 from catalogs.hardware.specs import Hardware
+from simulator.interconnect.collectives import CollectiveSpan, Interconnect
 from simulator.layers.operator_call import CLASSES, OperatorCall
-from simulator.network.collectives import CollectiveSpan, Network
 
 N_CLASSES: Final = len(CLASSES)
 
@@ -26,7 +26,7 @@ EXCHANGE_SMS: Final = 20 / 132
 
 QUANTISE_BYTES: Final = 3.0  # moved for each element that is quantised: 16 bit in, 8 bit out
 
-JOULES: Final = N_CLASSES  # of one accelerator
+JOULES: Final = N_CLASSES  # the channel of the joules of one accelerator
 
 MEASURED_S: Final = N_CLASSES + 1
 
@@ -46,9 +46,9 @@ class Pricer:
     families: dict[str, set[str]] = field(default_factory=dict)
 
     @property
-    def network(self) -> Network:
+    def interconnect(self) -> Interconnect:
         """Return the links of the hardware."""
-        return Network(self.hardware)
+        return Interconnect(self.hardware)
 
     def price(self, lines: Iterable[OperatorCall], shape: tuple[int, ...], at_nodes: bool = False) -> FloatArray:
         """Return the channels of all calls together. Shape `shape` + (N_CHANNELS,).
@@ -90,7 +90,8 @@ class Pricer:
         """Return the cost of a call at the clock at which its table was timed."""
         op = line.op
         if isinstance(op, (Gemm, Matmul, Elementwise)) and line.overlapped_rows:
-            # Up to so many rows, only the bytes that it and the longer kernel read from the same memory take time.
+            # Up to this number of rows, the call runs beside a longer kernel. Only its bytes take time, because both
+            # kernels read from the same memory.
             alone, rows = self.source.cost(op), op.tokens if isinstance(op, Elementwise) else op.m
             hidden = np.minimum(alone.seconds, memory_s(op, self.hardware.accelerator))
             return replace(alone, seconds=np.where(np.asarray(rows) <= line.overlapped_rows, hidden, alone.seconds))
@@ -102,7 +103,7 @@ class Pricer:
         if not isinstance(op, Collective):
             return self.source.cost(op)
         if line.routing is not None:
-            alone = self._modelled(self.network.exchange_s(op, line.routing))
+            alone = self._modelled(self.interconnect.exchange_s(op, line.routing))
         else:
             alone = self._send(op, line) if op.kind == "send_recv" else self._collective(op, line.stride)
         skew_s = self.collective_skew_s if op.ranks > 1 and line.skewed else 0.0
@@ -132,16 +133,16 @@ class Pricer:
         """Return the cost of a collective.
 
         Within one link domain the cost is measured. Over several domains it is that of NCCL's cheapest algorithm (see
-        `simulator.network.collectives`), and at least that of the part within one domain.
+        `simulator.interconnect.collectives`), and at least that of the part within one domain.
         """
-        network = self.network
-        span = network.span(op.ranks, stride)
+        interconnect = self.interconnect
+        span = interconnect.span(op.ranks, stride)
         if span.nodes == 1:
             return self._in_node(op, span)
-        cost = self._modelled(network.collective_s(op, span))
+        cost = self._modelled(interconnect.collective_s(op, span))
         if span.inside == 1:
             return cost
-        within = self._in_node(replace(op, ranks=span.inside), network.span(span.inside, stride))
+        within = self._in_node(replace(op, ranks=span.inside), interconnect.span(span.inside, stride))
         return replace(cost, seconds=np.maximum(cost.seconds, within.seconds), watts=within.watts)
 
     def _modelled(self, seconds: FloatArray) -> Cost:
@@ -156,10 +157,10 @@ class Pricer:
         """
         per_domain = max(self.hardware.link_domain // line.stride, 1)
         crossing = line.count // per_domain / line.count
-        inside = self._in_node(op, self.network.span(2))
+        inside = self._in_node(op, self.interconnect.span(2))
         if not crossing:
             return inside
-        across = self.network.send_s(np.asarray(op.message_bytes, dtype=np.float64))
+        across = self.interconnect.send_s(np.asarray(op.message_bytes, dtype=np.float64))
         seconds = (1 - crossing) * inside.seconds + crossing * np.maximum(across, inside.seconds)
         return Cost(seconds, inside.watts, np.full_like(seconds, ROOFLINE))
 
@@ -174,7 +175,7 @@ class Pricer:
         if node.routed is not None:
             least = 2 * (op.ranks - 1) * node.routed.hop_s + link_bytes(op) / node.routed.bytes_per_s
         if op.ranks > MOST_MEASURED or (node.pair_bytes_per_s and op.ranks > 2):
-            least = np.maximum(least, self.network.collective_s(op, span))
+            least = np.maximum(least, self.interconnect.collective_s(op, span))
         known = INTERPOLATED if node.routed is not None and op.ranks <= MOST_MEASURED else ROOFLINE
         origin = np.where(least > cost.seconds, np.maximum(cost.origin, known), cost.origin)
         return Cost(np.maximum(cost.seconds, least), cost.watts, origin)

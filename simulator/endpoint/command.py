@@ -23,6 +23,8 @@ MOST_REQUESTS: Final = 10_000
 
 MOST_CONCURRENCY: Final = 256
 
+_ENGINES: Final = "Engines to compare with; default: vllm, sglang, trtllm, llama.cpp, transformers."
+
 _load, _server, _identity = options_of("Load"), options_of("Server"), options_of("Identification")
 _prices, _output = options_of("Prices"), options_of("Output")
 
@@ -47,7 +49,7 @@ def endpoint(
         str | None, _identity("NAME|DIR", "The served model in the catalog; default: that of the served name.")
     ] = None,
     hw: Annotated[str | None, _identity("H,H", "Hardware to compare with; default: all of the catalog.")] = None,
-    engine: Annotated[str | None, _identity("E,E", "Engines to compare with; default: five.")] = None,
+    engine: Annotated[str | None, _identity("E,E", _ENGINES)] = None,
     usd_per_million_input: Annotated[float | None, _prices("USD", "Price of a million tokens of prompts.")] = None,
     usd_per_million_output: Annotated[float | None, _prices("USD", "Price of a million generated tokens.")] = None,
     usd_per_hour: Annotated[float | None, _prices("USD", "Price of the machines behind the endpoint.")] = None,

@@ -4,7 +4,8 @@ Most runs of a plan are plain: one replica, vLLM V1's policy, first come first s
 arrivals that are known before the run. `StepLoop`, `TokenAccounting`, `TokenStream` and SimPy's events carry out a step
 of such a run in many calls. `FastPath.serve` does the same with local variables, in the same order and with the same
 arithmetic, so that the log and the times of the requests are equal to the last digit
-(`tests/simulator/engine/test_fast_path.py`). A change of one of these classes therefore has to be made here too.
+(`tests/simulator/engine/test_fast_path.py`). It calls methods only for what does not happen in every step, because a
+call in each step costs what the loop saves. A change of one of these classes has to be made here too.
 
 What a step contains is decided by a `FastScheduler`: a rank alone (`fast_rank.py`) or ranks in lockstep
 (`fast_lockstep.py`). Where it cannot decide, because a step would preempt a request or nothing can run although
@@ -69,9 +70,7 @@ class FastPath:
         api_step_s, api_token_s, api_request_s = self._replica.outlet.times_s
         left_s = free_s = late_s = 0.0  # as TokenStream
         results, refusals, number = self._context.results, self._refusals, self._replica.index
-        status, holder, output_s = results.status, results.replica, host.output_s
-        routed_s, started_s, prefilled_s = results.routed_s, results.started_s, results.prefilled_s
-        first_token_s, last_token_s, decoded_s = results.first_token_s, results.last_token_s, results.decoded_s
+        status, holder, routed_s, output_s = results.status, results.replica, results.routed_s, host.output_s
 
         # The batch on the device and, with lag 1, the one that follows it.
         current: FastBatch | None = None
@@ -127,22 +126,10 @@ class FastPath:
                     if steps > 1:
                         scheduler.skip(steps - 1, ahead, events if ahead is None else ahead_events)
                     if current.prefill_tokens:
-                        for index in events.admitted:
-                            started_s[index] = start_s
-                        for index in events.prompted:
-                            prefilled_s[index] = now
-                            first_token_s[index] = left_s + output_s
-                        events.admitted, events.prompted = [], []
+                        self._process_prompts(events, start_s, now, left_s + output_s)
                     if events.finishing:
-                        finishing = events.finishing
-                        for index in finishing:
-                            last_token_s[index] = left_s + output_s
-                            decoded_s[index] = now
-                            status[index] = COMPLETED
-                            scheduler.free(index)
-                        self.n_answered += len(finishing)
-                        free_s += len(finishing) * api_request_s
-                        events.finishing = []
+                        free_s += len(events.finishing) * api_request_s
+                        self._finish(events, now, left_s + output_s)
 
             # The batch that was scheduled ahead starts, and the next one is scheduled.
             current, ahead = ahead, None
@@ -190,6 +177,34 @@ class FastPath:
         self._left_s, self._free_s, self._late_s = left_s, free_s, late_s
         self._hand_over(now, current, events, continues)
         return n_arrived
+
+    def _process_prompts(self, events: StepEvents, start_s: float, now: float, seen_s: float) -> None:
+        """Record the times of the requests that a step admitted, and of those whose prompts it completed.
+
+        Args:
+            events: The events of the step, which are emptied.
+            start_s: When the step began, seconds.
+            now: Seconds.
+            seen_s: When the clients receive the tokens of the step, seconds.
+        """
+        results = self._context.results
+        for index in events.admitted:
+            results.started_s[index] = start_s
+        for index in events.prompted:
+            results.prefilled_s[index] = now
+            results.first_token_s[index] = seen_s
+        events.admitted, events.prompted = [], []
+
+    def _finish(self, events: StepEvents, now: float, seen_s: float) -> None:
+        """Finish the requests whose last tokens a step computed; the arguments are those of `_process_prompts`."""
+        results, scheduler = self._context.results, self._scheduler
+        for index in events.finishing:
+            results.last_token_s[index] = seen_s
+            results.decoded_s[index] = now
+            results.status[index] = COMPLETED
+            scheduler.free(index)
+        self.n_answered += len(events.finishing)
+        events.finishing = []
 
     def _hand_over(self, now: float, current: FastBatch | None, events: StepEvents, continues: bool) -> None:
         """Write the state into the replica, its scheduler and its step loop.

@@ -62,7 +62,7 @@ class RequestCounts:
     def __init__(self, input_tokens: list[int], output_tokens: list[int]) -> None:
         self.input, self.output = input_tokens, output_tokens
         self.bases = [0] * len(input_tokens)  # `Request.base_tokens`
-        self.computed = [-1] * len(input_tokens)  # of requests that have scheduled their last token; -1: of others
+        self.computed = [-1] * len(input_tokens)  # tokens, after the last one is scheduled; before: -1
 
 
 class FastScheduler:
@@ -362,7 +362,7 @@ class FastRank(FastScheduler):
     def quiet_rounds(self, batch: FastBatch, most: int) -> int:
         """Return the number of further decode steps (0 to `most`) that need no decision while `batch` runs.
 
-        There are no more than rounds until the next last token, and than rounds for which there are free blocks.
+        The number is limited by the rounds until the next request schedules its last token, and by the free blocks.
         """
         n = self.n_decoding
         if n != batch.decodes or self._partial >= 0:

@@ -190,12 +190,12 @@ class StepLoop:
         due: list[tuple[int, int, Request]],
         ending: Iterable[Request],
     ) -> None:
-        """Take over what `fast_path.py` has kept: the delay of the last token and CompletionRounds (see there)."""
+        """Take over the state of `fast_path.py`: the delay of the last token, and what `CompletionRounds` holds."""
         self._late_s = late_s
         self._last_tokens.restore(rounds, serial, due, ending)
 
     def resume(self, batch: Batch | None, now: float) -> None:
-        """Continue a run of `fast_path.py` at the start of a step: that of `batch`, or of one still to be scheduled."""
+        """Continue a run of `fast_path.py` at the start of a step; None: its batch is still to be scheduled."""
         self._event = TimedEvent(self._clock, self._on_end, None)  # begins now
         if batch is None:
             self._start_next(now)

@@ -16,9 +16,9 @@ from calibration.operators.operators import Collective, GroupedGemm, Num
 from calibration.operators.roofline import ACTIVATION_BYTES as ACT
 from catalogs.models.layers import LayerGroup, Mlp, Moe
 from catalogs.models.mixers import Part
+from simulator.interconnect.collectives import ExpertRouting
 from simulator.layers.operator_call import QUANTISED, OperatorCall, all_reduce_calls, elementwise_call, gemm_call
 from simulator.layers.shard import Shard
-from simulator.network.collectives import ExpertRouting
 
 #: Marlin's kernels of MXFP4 experts compute multiples of these rows and columns, so vLLM pads the hidden size and the
 #: intermediate size on a rank up to them (quantization/mxfp4.py, Mxfp4MoEMethod.create_weights).

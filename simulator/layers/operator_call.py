@@ -12,8 +12,8 @@ from calibration.operators.operators import Collective, Elementwise, Gemm, Matmu
 from calibration.operators.roofline import ACTIVATION_BYTES as ACT
 from catalogs.arrays import BoolArray, FloatArray
 from catalogs.models.layers import LayerGroup
+from simulator.interconnect.collectives import ExpertRouting
 from simulator.layers.shard import Shard
-from simulator.network.collectives import ExpertRouting
 
 #: Operator classes of a time breakdown.
 CLASSES: Final = ("gemm", "attention_prefill", "attention_decode", "moe", "collective", "elementwise")

@@ -26,7 +26,7 @@ from catalogs.hardware.specs import Hardware
 from catalogs.networks.network import NeuralNetwork, SizedOperator, SizedStage
 from catalogs.networks.shapes import AttentionShape, ConvolutionShape, ElementShape, GemmShape, Shape
 from simulator.costs.improved import FIXED_COST_FACTOR
-from simulator.network.collectives import Network
+from simulator.interconnect.collectives import Interconnect
 from simulator.networks.execution import Execution, Parallelism
 from simulator.networks.factors import EngineFactors, load_factors
 from simulator.networks.launches import KernelLaunch, launches
@@ -178,7 +178,7 @@ def price_job(
         most = str(hardware.accelerators_per_node * hardware.n_nodes)
         raise InputError("a job has at most as many ranks as the hardware has accelerators", split.ranks, most)
     _check_split(network, split, bool(repeated_stages(network)), job)
-    sizes, links = network.sizes_of(job), Network(hardware)
+    sizes, links = network.sizes_of(job), Interconnect(hardware)
     pricing = pricings(network, bundle, execution, factors)
     priced = tuple(
         price_stage(stage.at(sizes, own.execution.activation_bytes), own, links)
@@ -249,7 +249,7 @@ def _peak_memory_bytes(priced: tuple[StagePrice, ...], pricing: Sequence[Pricing
     return peak + (CONTEXT_BYTES_PARALLEL if split.ranks > 1 else CONTEXT_BYTES)
 
 
-def price_stage(stage: SizedStage, pricing: Pricing, links: Network) -> StagePrice:
+def price_stage(stage: SizedStage, pricing: Pricing, links: Interconnect) -> StagePrice:
     """Return the price of one stage, under the power limit of the execution or of the board.
 
     The tables were measured at the limit of the board that was measured, so the stage takes longer by what a lower
@@ -302,7 +302,7 @@ def measured_limit_w(bundle: Bundle) -> float:
     return max(unit.tdp_w, unit.idle_w + share * (board.tdp_w - board.idle_w))
 
 
-def _at_clock(stage: SizedStage, pricing: Pricing, links: Network) -> StagePrice:
+def _at_clock(stage: SizedStage, pricing: Pricing, links: Interconnect) -> StagePrice:
     execution = pricing.execution
     split = execution.parallelism
     sharded = on_rank(stage, execution)
@@ -434,7 +434,7 @@ def sequence_shard(op: SizedOperator, split: Parallelism) -> SizedOperator:
 
 
 def _communication_s(
-    stage: SizedStage, sharded: SizedStage, split: Parallelism, pricing: Pricing, links: Network
+    stage: SizedStage, sharded: SizedStage, split: Parallelism, pricing: Pricing, links: Interconnect
 ) -> float:
     """Return the seconds of collectives in one run of a stage that its kernels do not hide."""
     if split.ranks == 1:
@@ -462,7 +462,7 @@ def _communication_s(
     return total
 
 
-def collective_s(op: Collective, links: Network) -> float:
+def collective_s(op: Collective, links: Interconnect) -> float:
     """Return the seconds of a collective, no less than over a host that routes the traffic between its accelerators."""
     seconds, routed = float(links.collective_s(op, links.span(op.ranks))), links.hardware.node.routed
     if routed is None:

@@ -74,7 +74,7 @@ def verify(
         Path | None,
         _output("DIR", "Write what the machine did, with its page, into this folder; default: below --out."),
     ] = None,
-    docs: Annotated[Path | None, _output("FILE", "Insert the judged lines between the marks of this page.")] = None,
+    docs: Annotated[Path | None, _output("FILE", "Page to insert the comparison into, between its marks.")] = None,
     json_file: Annotated[str | None, _output("FILE", "Write JSON to FILE, or - for stdout.", "--json")] = None,
 ) -> None:
     """Serve a model with a real engine, replay requests with a real client, and compare with the simulation."""

@@ -112,7 +112,7 @@ def _line(line: ComparisonLine, ways: tuple[str, ...]) -> dict[str, Any]:
 
 
 def markdown(found: Verification) -> str:
-    """Return the judged lines as a table for the docs: measured value, noise, and error of each way with the bar."""
+    """Return the lines that have a bar as a table for the docs: measured value, noise, and the error of each way."""
     subject, size = found.subject.deployment, found.effort.size
     name = f"{subject.engine} {found.calibration.engine_version}".strip()
     unit = found.compiled.resolved.hardware.accelerator.full_name

@@ -17,7 +17,7 @@ STAGE: Final = "decode"
 
 _WEIGHT_DTYPE = "Data type of the weights, or format of a network: bf16, fp8, int4, ... (default: the model's own)."
 
-_RESOLUTION = "Their size: 1024x1024, a video of 32 frames 640x360x32, audio 30s."
+_RESOLUTION = "Size of each item of --images: 1024x1024, a video of 32 frames 640x360x32, audio 30s."
 
 _MODE = "Execution of a network: eager, compiled or tensorrt (default: compiled)."
 

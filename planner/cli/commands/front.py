@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -11,15 +11,20 @@ from planner.cli.derived_options import GivenRequest, takes_request
 from planner.cli.options import JsonTo, write_result
 from planner.problem.request_keys import FRONT_KEYS
 
+#: Help of options that mean something else here than in `plan`.
+_HELP: Final = {
+    "rate": "Requests per second of every point (default: up to eight loads of each deployment).",
+    "model": "Model: alias, Hugging Face id, or path of a config.json.",
+    "slo": "Limit that every point meets, METRIC.STAT=LIMIT, e.g. ttft.p99=2s; repeat or use commas.",
+}
 
-@takes_request("plan front", FRONT_KEYS)
+
+@takes_request("plan front", FRONT_KEYS, _HELP)
 def front(
     given: GivenRequest,
     axes: Annotated[
         str,
-        typer.Option(
-            help="Objectives: two or three of cost, energy, carbon, and latencies such as ttft.p99, tpot.mean."
-        ),
+        typer.Option(help="Two or three of cost, energy, carbon, and latencies such as ttft.p99, tpot.mean."),
     ] = "cost,ttft.p99",
     json_file: JsonTo = None,
     html: Annotated[

@@ -24,28 +24,32 @@ _wanted, _output = options_of("What is wanted"), options_of(OUTPUT)
 
 def improve(
     from_command: Annotated[str | None, _today("COMMAND", FROM_COMMAND_HELP)] = None,
-    launch: Annotated[Path | None, _today("FILE", "Script or manifest instead; see catalog import-launch.")] = None,
+    launch: Annotated[Path | None, _today("FILE", "Script or manifest, instead of a command.")] = None,
     hw: Annotated[str | None, _today("H", "Hardware that the command runs on, such as h100x8.")] = None,
     settings: Annotated[list[str] | None, _today("KEY=VALUE", _SET, "--set")] = None,
-    env: Annotated[list[str] | None, _today("NAME=VALUE", "Value of a variable of the text; repeatable.")] = None,
-    service: Annotated[str | None, _today("NAME", "Server that counts, by its name or its number.")] = None,
+    env: Annotated[
+        list[str] | None, _today("NAME=VALUE", "Value of a variable in the command or file; repeatable.")
+    ] = None,
+    service: Annotated[str | None, _today("NAME", "Server to read, by its name or number in the file.")] = None,
     workload: Annotated[str | None, _load("W", WORKLOAD_HELP)] = None,
-    rate: Annotated[float | None, _load("R", "Requests per second today (default: the highest).")] = None,
+    rate: Annotated[float | None, _load("R", "Requests per second today (default: the highest it carries).")] = None,
     input_tokens: Annotated[int | None, _load("N", INPUT_TOKENS_HELP)] = None,
     output_tokens: Annotated[int | None, _load("N", OUTPUT_TOKENS_HELP)] = None,
     seed: Annotated[int, _load("N", "Seed of workload and search.", min=0)] = 0,
     slo: Annotated[
         list[str] | None, _wanted("METRIC.STAT=LIMIT", "Objective, e.g. ttft.p99=2s; repeat or use commas.")
     ] = None,
-    confidence: Annotated[float | None, _wanted("P", "Probability with which each objective is met.")] = None,
-    objective: Annotated[str, _wanted("NAME", "cost, energy, carbon, throughput, goodput or latency.")] = "cost",
+    confidence: Annotated[float | None, _wanted("P", "Probability with which each objective must be met.")] = None,
+    objective: Annotated[
+        str, _wanted("NAME", "Quantity to optimise: cost, energy, carbon, throughput, goodput or latency.")
+    ] = "cost",
     other_hw: Annotated[list[str] | None, _wanted("H", "Other hardware to compare with; repeatable.")] = None,
     precision: Annotated[list[str] | None, _wanted("DTYPE", "Weight dtypes to choose from, e.g. native.")] = None,
     price: Annotated[float | None, _wanted("USD", "Your price of the hardware, per hour.")] = None,
     deployment_out: Annotated[Path | None, _output("FILE", "Write the improved deployment, for `simulate`.")] = None,
     json_file: JsonTo = None,
 ) -> None:
-    """Find what to change in a running deployment, and what each change brings; exit status 1 if none meets the SLOs.
+    """Find what to change in a running deployment; exit status 1 if no change makes it meet the objectives.
 
     plan improve --from-command "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-num-seqs 64" --hw h100x1 --slo p99=2s
     """

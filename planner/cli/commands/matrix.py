@@ -57,7 +57,7 @@ def matrix(
     csv: Annotated[Path | None, _output("DIR", _CSV)] = None,
     json_file: JsonTo = None,
 ) -> None:
-    """Simulate every combination of models, engines, hardware, workloads and batches; exit status 1 if none is ok.
+    """Simulate every combination of models, engines, hardware, workloads and batches; exit status 1 if no cell is ok.
 
     matrix.yaml needs the lists models, engines, hardware, workloads and batches.
     Further lists: precision, layouts, loads.

@@ -40,7 +40,7 @@ def report(
     of_network = read_network_answer(answer)
     if of_network is not None:
         if front:
-            raise InputError("a front is of language models, and this answer is for a network", str(front[0]))
+            raise InputError("a front is for language models only, and this answer is for a network", str(front[0]))
         from planner.networks.report.files import show_or_write
 
         show_or_write(of_network, html, csv)

@@ -17,6 +17,7 @@ from catalogs.hardware.specs import Accelerator
 from catalogs.launch.images import ContainerDevice
 from catalogs.networks.names import load_names
 from planner.deploy.files import bash_script, to_yaml
+from planner.deploy.targets.pods import deployment, service
 from planner.networks.job import TEXT_FAMILIES
 from planner.networks.schema import JobBlock, NetworkPlan
 
@@ -162,21 +163,4 @@ def _objects(network: str, replicas: int, image: str, options: list[str], unit: 
         pod["nodeSelector"] = {"nvidia.com/gpu.product": device.product}
     if device.resource:
         pod["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
-    deployment = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name, "labels": labels},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": pod},
-        },
-    }
-    ports = [{"name": "http", "port": _POD_PORT, "targetPort": _POD_PORT}]
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": name},
-        "spec": {"selector": labels, "ports": ports},
-    }
-    return [deployment, service]
+    return [deployment(name, labels, replicas, pod), service(name, labels, _POD_PORT, _POD_PORT)]

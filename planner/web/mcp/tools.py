@@ -154,25 +154,15 @@ def _step_properties() -> dict[str, Any]:
 
 
 def _plan(arguments: dict[str, Any], running: RunningCommand) -> dict[str, Any]:
+    from planner.problem.scenario import nested
+
     whole = arguments.pop("whole_answer", False)
     with tempfile.TemporaryDirectory(prefix="plan-mcp-") as folder:
         scenario, out = Path(folder, "scenario.yaml"), Path(folder, "answer.json")
-        scenario.write_text(dump_yaml(_nested(arguments)), encoding="utf-8")
+        scenario.write_text(dump_yaml(nested(arguments)), encoding="utf-8")
         running.run(["planner.cli.main", str(scenario), "--json", str(out)])
         answer: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
     return answer if whole else _brief_answer(answer)
-
-
-def _nested(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return dotted keys as a scenario file holds them."""
-    found: dict[str, Any] = {}
-    for name, value in arguments.items():
-        group, dot, rest = name.partition(".")
-        if dot:
-            found.setdefault(group, {})[rest] = value
-        else:
-            found[name] = value
-    return found
 
 
 def _brief_answer(answer: dict[str, Any]) -> dict[str, Any]:

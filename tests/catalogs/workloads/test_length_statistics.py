@@ -53,7 +53,8 @@ def test_the_default_is_whole_prompts_and_chat_is_its_second_name() -> None:
     assert (chat.name, chat.content, chat.source) == ("chat", default.content, default.source)
     (notice,) = chat.notices
     assert "azure-conv" in notice
-    assert load_workload("lmsys-turns").lengths().short_words in notice
+    turns = load_workload("lmsys-turns").lengths()
+    assert f"mean {turns.input_tokens.mean:,.0f} in, {turns.output_tokens.mean:,.0f} out" in notice
 
 
 @pytest.mark.parametrize("name", ["azure-conv", "lmsys-turns", "sharegpt"])

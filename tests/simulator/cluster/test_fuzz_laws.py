@@ -26,7 +26,7 @@ from simulator.core.outcomes import COMPLETED
 from simulator.core.request import Request
 from simulator.engine.replica import Replica
 from simulator.engine.step_loop import StepLoop
-from simulator.network.fair_share import FairShareNetwork
+from simulator.interconnect.fair_share import FairShareNetwork
 from simulator.schedulers.base import Scheduler
 from simulator.schedulers.continuous_batching import DecodeSet
 from simulator.schedulers.registry import POLICIES

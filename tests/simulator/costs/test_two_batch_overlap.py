@@ -17,9 +17,9 @@ from simulator.costs.compile import compile_step_cost
 from simulator.costs.pricing import EXCHANGE_SMS, N_CLASSES, Pricer
 from simulator.costs.step_cost import StepCost
 from simulator.costs.totals import total
+from simulator.interconnect.collectives import ExpertRouting
 from simulator.layers.operator_call import OperatorCall
 from simulator.layers.step import LEAST_OVERLAPPED
-from simulator.network.collectives import ExpertRouting
 from tests.simulator.plants import ToySource, resolved
 
 KEYS = {"model": "deepseek-v3", "hardware": "2*h100x8", "data_parallel": 16, "expert_parallel": True,

@@ -13,7 +13,7 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.networks.network import DerivedSize, JobSize, NeuralNetwork, Operator, SizedOperator, SizedStage, Stage
 from catalogs.networks.polynomials import Polynomial
 from catalogs.networks.shapes import AttentionShape, ConvolutionShape, ElementShape, GemmShape, Kind
-from simulator.network.collectives import Network
+from simulator.interconnect.collectives import Interconnect
 from simulator.networks.attention_backends import attention_price, default_backend, load_backends
 from simulator.networks.execution import Execution, Parallelism
 from simulator.networks.factors import load_factors
@@ -60,7 +60,7 @@ def stage(*operators: SizedOperator, runs: int = 1) -> SizedStage:
 
 def price(operators: SizedStage, execution: Execution, hardware: str = "h100x8") -> float:
     found = parse_hardware(hardware)
-    return price_stage(operators, Pricing(bundle(found.accelerator.name), execution), Network(found)).seconds
+    return price_stage(operators, Pricing(bundle(found.accelerator.name), execution), Interconnect(found)).seconds
 
 
 # ---- launches
@@ -236,9 +236,9 @@ def test_scores_count_in_the_memory_of_a_stage() -> None:
     """1000 x 1000 scores of 4 bytes, before and after the softmax."""
     found = parse_hardware("h100")
     pricing = Pricing(bundle(), EAGER)
-    assert price_stage(stage(pairs(1000, 1000)), pricing, Network(found)).activation_bytes == 8e6
+    assert price_stage(stage(pairs(1000, 1000)), pricing, Interconnect(found)).activation_bytes == 8e6
     fused = replace(pricing, execution=replace(EAGER, attention_backend="fa2"))
-    assert price_stage(stage(pairs(1000, 1000)), fused, Network(found)).activation_bytes == 2000
+    assert price_stage(stage(pairs(1000, 1000)), fused, Interconnect(found)).activation_bytes == 2000
 
 
 # ---- prices
@@ -301,7 +301,7 @@ def test_shares_of_certainty_add_up() -> None:
     found = price_stage(
         stage(product(4096, 4096, 4096), attention(4096, 4096)),
         Pricing(bundle(), COMPILED),
-        Network(parse_hardware("h100")),
+        Interconnect(parse_hardware("h100")),
     )
     assert found.measured + found.interpolated + found.roofline == pytest.approx(1.0)
     assert found.measured > 0
@@ -391,7 +391,7 @@ def test_work_of_all_ranks_is_at_least_the_whole(ranks: int, tokens: int) -> Non
 
 
 def test_the_exchange_of_ulysses_is_four_all_to_alls_by_hand() -> None:
-    own, links = stage(attention(8192, 8192), runs=10), Network(parse_hardware("h100x4"))
+    own, links = stage(attention(8192, 8192), runs=10), Interconnect(parse_hardware("h100x4"))
     execution = replace(COMPILED, parallelism=Parallelism(ulysses=4))
     found = price_stage(own, Pricing(bundle(), execution), links)
     sent = 24 * 64 * 2 * 8192 / 4  # one tensor of this rank's tokens
@@ -400,7 +400,7 @@ def test_the_exchange_of_ulysses_is_four_all_to_alls_by_hand() -> None:
 
 
 def test_two_ranks_share_the_passes_of_guidance() -> None:
-    own, links = stage(attention(8192, 8192), runs=100), Network(parse_hardware("h100x2"))
+    own, links = stage(attention(8192, 8192), runs=100), Interconnect(parse_hardware("h100x2"))
     one = price_stage(own, Pricing(bundle(), COMPILED), links)
     two = price_stage(own, Pricing(bundle(), replace(COMPILED, parallelism=Parallelism(guidance=2))), links)
     assert (one.runs, two.runs) == (100, 50)
@@ -409,7 +409,7 @@ def test_two_ranks_share_the_passes_of_guidance() -> None:
 
 def test_a_power_limit_makes_a_stage_longer_and_its_power_fits() -> None:
     own = stage(product(8192, 8192, 8192, times=20))
-    links = Network(parse_hardware("rtxpro6000"))
+    links = Interconnect(parse_hardware("rtxpro6000"))
     full, capped = (
         price_stage(own, Pricing(bundle("rtxpro6000"), replace(COMPILED, power_limit_w=limit)), links)
         for limit in (None, 300.0)
@@ -492,7 +492,7 @@ def test_an_expert_that_takes_a_part_of_the_steps_is_a_stage_of_the_sampler() ->
 
 def test_windows_shorten_self_attention_by_their_share_and_leave_the_rest() -> None:
     own = stage(attention(65536, 65536, times=10), attention(65536, 512), product(4096, 4096, 4096))
-    links = Network(parse_hardware("h100"))
+    links = Interconnect(parse_hardware("h100"))
     dense, half = (
         price_stage(own, Pricing(bundle(), replace(COMPILED, attended=share)), links) for share in (1.0, 0.5)
     )
@@ -502,7 +502,7 @@ def test_windows_shorten_self_attention_by_their_share_and_leave_the_rest() -> N
 
 def test_a_collective_is_no_faster_than_the_host_that_routes_it() -> None:
     """RTX PRO 6000: each of two ranks sends half of 64 MB at 15.92 GB/s, and two hops of 6.6 us."""
-    links = Network(parse_hardware("rtxpro6000x2"))
+    links = Interconnect(parse_hardware("rtxpro6000x2"))
     assert collective_s(Collective("all_to_all", 64e6, 2), links) == pytest.approx(32e6 / 15.92e9 + 2 * 6.6e-6)
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from simulator.core.clock import CONTROL, Clock
 from simulator.core.invariants import InvariantViolation
-from simulator.network import fair_share as module
-from simulator.network.fair_share import (
+from simulator.interconnect import fair_share as module
+from simulator.interconnect.fair_share import (
     FairShareNetwork,
     LinkPast,
     SharedTransfer,

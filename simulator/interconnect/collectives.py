@@ -103,7 +103,7 @@ class CollectiveSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class Interconnect:
     """The links between the accelerators of one kind of hardware, and the durations of collectives on them."""
 
     hardware: Hardware

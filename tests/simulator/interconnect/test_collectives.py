@@ -1,4 +1,4 @@
-"""The network: collectives worked out by hand, published measurements, and laws over ranks, nodes and bytes."""
+"""Collectives worked out by hand, published measurements, and laws over ranks, nodes and bytes."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from catalogs.deployments.schema import Deployment
 from catalogs.hardware.catalog import parse_hardware
 from simulator.core.batch import BatchShape
 from simulator.costs.pricing import N_CLASSES, Pricer
+from simulator.interconnect.collectives import ExpertRouting, Interconnect
 from simulator.layers.operator_call import CLASSES, OperatorCall
 from simulator.layers.shard import Shard
 from simulator.layers.step import StepCalls, step_calls
-from simulator.network.collectives import ExpertRouting, Network
 from tests.simulator.plants import ToySource, resolved
 
 MB = 1e6
 
 
-def network(text: str) -> Network:
-    return Network(parse_hardware(text))
+def network(text: str) -> Interconnect:
+    return Interconnect(parse_hardware(text))
 
 
 def seconds(text: str, op: Collective, stride: int = 1, count: int = 1) -> float:
@@ -146,7 +146,7 @@ FP8, BF16 = 7168 * (1 + 4 / 128), 7168 * 2.0
 def exchange(text: str, tokens: float, each: float, ranks: int, low_latency: bool) -> float:
     """Seconds on nodes of H800, whose NVLink has 200 GB/s."""
     hardware = parse_hardware(text)
-    h800 = Network(replace(hardware, node=replace(hardware.node, link_bytes_per_s=200e9)))
+    h800 = Interconnect(replace(hardware, node=replace(hardware.node, link_bytes_per_s=200e9)))
     return float(h800.exchange_s(Collective("all_to_all", tokens * each, ranks), ExpertRouting(8, each, low_latency)))
 
 
