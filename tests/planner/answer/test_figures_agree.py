@@ -119,6 +119,9 @@ def test_energy_is_power_over_tokens_and_carbon_is_energy_on_the_grid(kind: str)
         assert m["power"]["node_w_mean"] == e["w_mean"]
         assert m["energy"]["total_j_per_output_token"] == pytest.approx(e["j_per_output_token"])
         assert 0 < m["energy"]["gpu_j_per_output_token"] < e["j_per_output_token"]
+        accelerators = plan["deployment"]["replicas"] * plan["deployment"]["tensor_parallel"]
+        all_w = m["energy"]["gpu_j_per_output_token"] * m["output_tokens_per_s"]
+        assert m["power"]["gpu_w_mean"] * accelerators == pytest.approx(all_w)
 
 
 @every_kind
