@@ -231,6 +231,17 @@ def test_the_screen_prints_the_figures_of_the_answer(kind: str) -> None:
     assert f"Time {kind_of.replace('_', ' ')} {percent(longest / total)}" in said
 
 
+def test_only_without_a_load_the_lowest_latency_is_that_of_a_light_load() -> None:
+    """Users have a load although the request has no rate; at a light load, the cost of a token means nothing."""
+    for kind, load in (("no load", False), ("rate", True)):
+        for users in (None, 10) if load else (None,):
+            given = {"requests_per_s": None, "users": users} if users else {}
+            asked = request(kind).replace(objective="latency", **given)
+            said = re.sub(r"\s+", " ", render(answer(kind).model_copy(update={"request": asked}), 100))
+            assert ("at this light load" in said) is not load
+            assert ("per million output tokens, or" in said) is load
+
+
 def test_the_page_prints_the_figures_of_the_answer() -> None:
     pytest.importorskip("plotly")
     best, said = plans("rate")[0], answer("rate")
