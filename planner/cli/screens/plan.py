@@ -172,7 +172,7 @@ def _capacity_lines(plan: Plan, request: PlanRequest) -> Iterator[Line]:
 
 def _money_lines(plan: Plan, request: PlanRequest) -> Iterator[Line]:
     cost, energy = plan.cost, plan.energy
-    idles = request.objective == "latency" and request.requests_per_s is None  # the cost per token has no meaning
+    idles = request.objective == "latency" and not request.given  # the cost per token has no meaning
     if cost is None or cost.usd_per_hour is None:
         yield "Cost", "unknown: no price for this hardware (give one with --price USD_PER_HOUR)"
     else:

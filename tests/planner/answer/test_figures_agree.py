@@ -119,6 +119,9 @@ def test_energy_is_power_over_tokens_and_carbon_is_energy_on_the_grid(kind: str)
         assert m["power"]["node_w_mean"] == e["w_mean"]
         assert m["energy"]["total_j_per_output_token"] == pytest.approx(e["j_per_output_token"])
         assert 0 < m["energy"]["gpu_j_per_output_token"] < e["j_per_output_token"]
+        accelerators = plan["deployment"]["replicas"] * plan["deployment"]["tensor_parallel"]
+        all_w = m["energy"]["gpu_j_per_output_token"] * m["output_tokens_per_s"]
+        assert m["power"]["gpu_w_mean"] * accelerators == pytest.approx(all_w)
 
 
 @every_kind
@@ -226,6 +229,17 @@ def test_the_screen_prints_the_figures_of_the_answer(kind: str) -> None:
     total = sum(best["time_breakdown"].values())
     kind_of, longest = max(best["time_breakdown"].items(), key=lambda item: item[1])
     assert f"Time {kind_of.replace('_', ' ')} {percent(longest / total)}" in said
+
+
+def test_only_without_a_load_the_lowest_latency_is_that_of_a_light_load() -> None:
+    """Users have a load although the request has no rate; at a light load, the cost of a token means nothing."""
+    for kind, load in (("no load", False), ("rate", True)):
+        for users in (None, 10) if load else (None,):
+            given = {"requests_per_s": None, "users": users} if users else {}
+            asked = request(kind).replace(objective="latency", **given)
+            said = re.sub(r"\s+", " ", render(answer(kind).model_copy(update={"request": asked}), 100))
+            assert ("at this light load" in said) is not load
+            assert ("per million output tokens, or" in said) is load
 
 
 def test_the_page_prints_the_figures_of_the_answer() -> None:
