@@ -70,7 +70,7 @@ def _feasible(answer: NetworkAnswer, best: NetworkPlan) -> Iterator[Line]:
         yield "Alternative", f"{other.words}: {difference_words(best, other, unit)}"
     for i, kind in enumerate(answer.hardware):
         yield "" if i else "Hardware", _hardware_words(kind, best, unit)
-    for notice in (*answer.search.left_out, *best.notices[:4]):
+    for notice in (*answer.search.left_out, *best.notices):
         yield "Note", notice
     yield "Repeat", answer.reproduce.command
     yield _search(answer)
