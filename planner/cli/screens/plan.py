@@ -128,7 +128,7 @@ def _feasible(answer: Answer, best: Plan, width: int) -> Iterator[Line]:
         yield from _calibration_lines(best.calibration)
     sibling = best.checkpoint if best.checkpoint is not None and best.checkpoint.is_sibling else None
     said = () if sibling is None else (sibling.repository, sibling.of)  # by the row "Serves"
-    for notice in (*best.notices[:3], *(n for n in best.command_notes if not any(name in n for name in said))):
+    for notice in (*best.notices, *(n for n in best.command_notes if not any(name in n for name in said))):
         yield "Note", notice
     if best.versions:
         yield "Versions", best.versions
