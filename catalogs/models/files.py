@@ -14,7 +14,7 @@ from catalogs.io.yaml_files import Share, YamlBlock, read_yaml, validate_as
 from catalogs.models.audio_rules import parse_audio_rule
 from catalogs.models.image_rules import parse_image_rule
 from catalogs.models.layers import LayerGroup, Mlp, Moe
-from catalogs.models.mixers import Attention, LinearAttention, MlaAttention, Part
+from catalogs.models.mixers import Attention, CompressedAttention, LinearAttention, MlaAttention, Part
 from catalogs.models.names import MODELS, load_names
 from catalogs.models.spec import Checkpoint, ModelSpec, WeightFormat
 from catalogs.models.towers import MediaRules, Projection, Tower
@@ -27,6 +27,7 @@ class LayerFacts(YamlBlock):
     count: PositiveInt
     attention: Attention | None = None
     mla: MlaAttention | None = None
+    compressed_attention: CompressedAttention | None = None
     linear_attention: LinearAttention | None = None
     cross_attention: bool = False
     mlp: Mlp | None = None
@@ -38,10 +39,11 @@ class LayerFacts(YamlBlock):
         Raises:
             InputError: The layer has several mixers or several feed-forward blocks.
         """
-        if (self.attention, self.mla, self.linear_attention).count(None) < 2 or (self.mlp and self.moe):
+        kinds = (self.attention, self.mla, self.compressed_attention, self.linear_attention)
+        mixers = [mixer for mixer in kinds if mixer is not None]
+        if len(mixers) > 1 or (self.mlp and self.moe):
             raise InputError("a layer has at most one mixer and one feed-forward block")
-        mixer = self.attention or self.mla or self.linear_attention
-        return LayerGroup(self.count, mixer, self.mlp or self.moe, self.cross_attention)
+        return LayerGroup(self.count, mixers[0] if mixers else None, self.mlp or self.moe, self.cross_attention)
 
 
 class ProjectionFacts(YamlBlock):
@@ -188,6 +190,7 @@ class PublishedCount(YamlBlock):
     """A parameter count as the publisher states it."""
 
     total: PositiveFloat
+    total_rounded_to: NonNegativeFloat = 0.0  # the unit of the last digit that the publisher states, if it is coarse
     active: PositiveFloat | None = None
     active_leaves_out: Literal["nothing", "input embedding", "embeddings"] = "nothing"  # in the publisher's count
     source: str
@@ -205,6 +208,7 @@ class ModelFacts(YamlBlock):
     learned_positions: NonNegativeInt | None = None
     embedding_size: PositiveInt | None = None
     layer_norm: bool | None = None
+    residual_streams: PositiveInt | None = None
     layers: tuple[LayerFacts, ...] | None = None
     encoder_layers: tuple[LayerFacts, ...] | None = None
     encoder_tokens: NonNegativeInt | None = None

@@ -96,6 +96,7 @@ class ModelSpec:
     learned_positions: int = 0  # rows of a learned position table (OPT, BART), 0 for rotary/alibi/relative
     embedding_size: int | None = None  # width of the token embedding where it differs from hidden_size (OPT-350m)
     layer_norm: bool = False  # norms with a bias (LayerNorm) rather than RMSNorm
+    residual_streams: int = 1  # residuals that every block reads, mixes and writes (hyper-connections)
     max_position_tokens: int = 4096
     weight_dtype: str = "bf16"  # as published; "fp8" for an FP8 checkpoint, "fp4" for MXFP4/NVFP4
     formats: tuple[WeightFormat, ...] = ()  # published storages, including the native one; other dtypes are unquantised

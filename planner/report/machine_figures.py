@@ -35,6 +35,7 @@ OUTSIDE: Final = frozenset(
 FEED_FORWARD: Final = frozenset(
     {"post_norm", "gate_up_proj", "up_proj", "activation", "down_proj", "ffn_all_reduce", "router", "routing"}
     | {"latent_in", "latent_out", "add_shared", "experts", "dispatch", "combine"}
+    | {"ffn_stream_weights", "ffn_stream_update"}
 )
 
 #: Positions of the labels of marks that are neither the highest nor the lowest; they alternate to stay readable.

@@ -17,7 +17,14 @@ from calibration.operators.roofline import ACTIVATION_BYTES as ACT
 from catalogs.models.layers import LayerGroup, Mlp, Moe
 from catalogs.models.mixers import Part
 from simulator.interconnect.collectives import ExpertRouting
-from simulator.layers.operator_call import QUANTISED, OperatorCall, all_reduce_calls, elementwise_call, gemm_call
+from simulator.layers.operator_call import (
+    QUANTISED,
+    OperatorCall,
+    all_reduce_calls,
+    elementwise_call,
+    gemm_call,
+    norm_calls,
+)
 from simulator.layers.shard import Shard
 
 #: Marlin's kernels of MXFP4 experts compute multiples of these rows and columns, so vLLM pads the hidden size and the
@@ -46,8 +53,8 @@ class ShardedFeedForward(ABC):
 
     def token_calls(self, tokens: Num, graph: bool) -> list[OperatorCall]:
         """Return the operators that depend on the tokens of one attention rank."""
-        norm = elementwise_call("post_norm", self.count, "norm", tokens, 4 * self.shard.model.hidden_size * ACT)
-        return [norm, *self.block_calls(tokens), *self.closing_calls(tokens, graph)]
+        norms = norm_calls(self.shard, "ffn", "post_norm", self.count, tokens)
+        return [*norms, *self.block_calls(tokens), *self.closing_calls(tokens, graph)]
 
     @abstractmethod
     def block_calls(self, tokens: Num) -> list[OperatorCall]:

@@ -95,6 +95,24 @@ def elementwise_call(name: str, count: int, kind: str, tokens: Num, token_bytes:
     return OperatorCall(name, "elementwise", count, Elementwise(kind, tokens, token_bytes))
 
 
+def norm_calls(shard: Shard, block: str, norm: str, count: int, tokens: Num) -> list[OperatorCall]:
+    """Return the norm before a block and the addition of its output to the residual.
+
+    They are one kernel. With several residual streams (hyper-connections, arXiv 2512.24880) a product gives their
+    weights, a kernel reads the streams and writes their mean and its norm, and another kernel adds the output of the
+    block to all of them.
+    """
+    hidden, streams = shard.model.hidden_size, shard.model.residual_streams
+    if streams == 1:
+        return [elementwise_call(norm, count, "norm", tokens, 4 * hidden * ACT)]
+    weights = Gemm(tokens, streams * (2 + streams), streams * hidden, "bf16")
+    return [
+        gemm_call(f"{block}_stream_weights", count, weights),
+        elementwise_call(norm, count, "norm", tokens, (streams + 1) * hidden * ACT),
+        elementwise_call(f"{block}_stream_update", count, "norm", tokens, (2 * streams + 1) * hidden * ACT),
+    ]
+
+
 def gated_norm_calls(count: int, tokens: Num, values: int, groups: int, in_torch: bool) -> list[OperatorCall]:
     """Return the norm of `values` values of each token and the gate that multiplies them.
 

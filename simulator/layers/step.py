@@ -71,7 +71,7 @@ def fused_rows(resolved: ResolvedDeployment) -> int:
     ranks = layout.tensor_parallel
     other_ranks = layout.data_parallel > 1 and not engine.fuses_norms_of_ranks
     other_stages = layout.pipeline_parallel > 1 and not engine.fuses_norms_of_stages
-    if not engine.fuses_norms or other_ranks or other_stages:
+    if not engine.fuses_norms or other_ranks or other_stages or resolved.model.residual_streams > 1:
         return 0
     if not engine.fused_norm_bytes:
         return sys.maxsize

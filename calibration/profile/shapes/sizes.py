@@ -16,7 +16,7 @@ import numpy as np
 from calibration.profile.session.shape import Shape
 from catalogs.models.catalog import list_models, load_model
 from catalogs.models.layers import LayerGroup, Mlp, Moe
-from catalogs.models.mixers import Attention, LinearAttention, MlaAttention
+from catalogs.models.mixers import Attention, CompressedAttention, LinearAttention, MlaAttention
 from catalogs.models.spec import ModelSpec
 
 Pair = tuple[int, int]
@@ -143,6 +143,14 @@ def _mla(a: MlaAttention, hidden: int, tp: int) -> PartSizes:  # noqa: ARG001 - 
     return PartSizes()  # an MLA block is measured as one module in its own family
 
 
+def _compressed_attention(a: CompressedAttention, hidden: int, tp: int) -> PartSizes:
+    query, groups = -(-a.n_heads // tp) * a.head_dim, -(-a.o_groups // tp)
+    products = [(a.q_lora_rank + a.head_dim, hidden), (query, a.q_lora_rank)]
+    products += [(groups * a.o_lora_rank, a.group_size), (hidden, groups * a.o_lora_rank)]
+    products += [(a.compressor_size, hidden)] if a.compress_ratio is not None else []
+    return PartSizes(products, [("kv_write", a.head_dim)])
+
+
 def _linear_attention(a: LinearAttention, hidden: int, tp: int) -> PartSizes:
     products = [(-(-a.input_size // tp), hidden), (hidden, -(-a.value_size // tp))]
     return PartSizes(products, scans=[(-(-a.n_value_heads // tp), a.key_head_dim, a.value_head_dim)])
@@ -165,6 +173,7 @@ def _moe(m: Moe, hidden: int, tp: int) -> PartSizes:
 KINDS: Final[dict[type, Callable[[Any, int, int], PartSizes]]] = {
     Attention: _attention,
     MlaAttention: _mla,
+    CompressedAttention: _compressed_attention,
     LinearAttention: _linear_attention,
     Mlp: _mlp,
     Moe: _moe,
