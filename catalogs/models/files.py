@@ -16,7 +16,7 @@ from catalogs.models.image_rules import parse_image_rule
 from catalogs.models.layers import LayerGroup, Mlp, Moe
 from catalogs.models.mixers import Attention, CompressedAttention, LinearAttention, MlaAttention, Part
 from catalogs.models.names import MODELS, load_names
-from catalogs.models.spec import Checkpoint, ModelSpec, WeightFormat
+from catalogs.models.spec import Checkpoint, ModelSpec, PartFormat, WeightFormat
 from catalogs.models.towers import MediaRules, Projection, Tower
 from catalogs.models.video_rules import parse_video_rule
 
@@ -127,10 +127,18 @@ class AudioFacts(TowerFacts):
         return self._tower(tuple(p.build() for p in self.front), rules, self.merged_patches)
 
 
+class PartWeightFacts(YamlBlock):
+    """The storage of one part of a mixed checkpoint, where it is not that of most weights."""
+
+    dtype: Literal["fp8", "int8", "int4", "fp4"]
+    bytes_per_weight: PositiveFloat | None = None
+
+
 class WeightFacts(YamlBlock):
     """The storage of a quantised checkpoint.
 
-    `unquantized` is the fraction of each part left in bf16. `block_size` is the number of rows and columns of the
+    `unquantized` is the fraction of each part left in bf16, and `parts` the storage of those that a mixed checkpoint
+    quantises to another dtype. `block_size` is the number of rows and columns of the
     blocks that share a scale; without it a scale covers a whole tensor or output channel.
     """
 
@@ -139,12 +147,14 @@ class WeightFacts(YamlBlock):
     unquantized: dict[Part, Share] = Field(default_factory=dict)
     kv_dtype: Literal["fp8"] | None = None
     block_size: PositiveInt | None = None
+    parts: dict[Part, PartWeightFacts] = Field(default_factory=dict)
     source: str
 
     def build(self) -> WeightFormat:
         """Return the weight format that the block describes."""
         shares = tuple(self.unquantized.items())
-        return WeightFormat(self.dtype, self.bytes_per_weight, shares, self.kv_dtype, self.block_size)
+        parts = tuple(PartFormat(part, facts.dtype, facts.bytes_per_weight) for part, facts in self.parts.items())
+        return WeightFormat(self.dtype, self.bytes_per_weight, shares, self.kv_dtype, self.block_size, parts)
 
 
 class CheckpointFacts(YamlBlock):
@@ -221,6 +231,7 @@ class ModelFacts(YamlBlock):
     other_weights: tuple[WeightFacts, ...] = ()  # other published storages; only together with `weights`
     checkpoints: tuple[CheckpointFacts, ...] = ()  # quantised, the preferred first; not inherited from the base
     published: PublishedCount | None = None
+    notices: tuple[str, ...] | None = None  # what is assumed about the model, one sentence each
     source: str
     as_of: date
 

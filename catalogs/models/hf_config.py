@@ -10,14 +10,23 @@ from typing import Final
 
 from catalogs.errors import InputError, nearest_name
 from catalogs.models.hf_families import family_notices
-from catalogs.models.hf_quantization import read_weight_format
+from catalogs.models.hf_quantization import read_weight_format, weight_notices
 from catalogs.models.hf_reader import ConfigReader, read_reader
 from catalogs.models.layers import FeedForward, LayerGroup, Mlp, Moe
 from catalogs.models.mixers import Attention, LinearAttention, Mixer, MlaAttention
 from catalogs.models.spec import ModelSpec
 
 #: Kinds of layer in `layer_types`.
-LAYER_KINDS: Final = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention")
+LAYER_KINDS: Final = (
+    *("full_attention", "sliding_attention", "chunked_attention", "linear_attention"),
+    "deepseek_sparse_attention",  # its indexer is read from the keys of latent attention
+)
+
+#: The letter of hybrid_override_pattern for each kind of block in `layers_block_type` (Nemotron-H).
+BLOCK_LETTERS: Final = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
+
+#: Kinds of sparse-attention indexer in `indexer_types`: a layer's own, or that of an earlier layer (GLM-5.2).
+INDEXER_KINDS: Final = ("full", "shared")
 
 MAX_LAYERS: Final = 10_000  # more than any model has; larger values are typing errors
 
@@ -36,7 +45,10 @@ LAYER_NORM: Final = BIASED | {"falcon", "mpt", "gptj", "stablelm", "nemotron"}
 QKV_BIASED: Final = frozenset(("qwen", "qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl", "chatglm"))
 
 QK_NORMED: Final = frozenset(
-    ("qwen3", "qwen3_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "gemma3_text", "gemma4_text", "minimax_m2")
+    (
+        *("qwen3", "qwen3_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "gemma3_text", "gemma4_text"),
+        *("minimax_m2", "qwen3_vl_text", "qwen3_vl_moe_text", "step3p5", "step3p7"),
+    )
 )
 
 #: Families whose norm of queries and keys runs over all heads (their norm weights are as wide as the projections).
@@ -97,7 +109,7 @@ def model_from_config(config: ConfigReader, name: str) -> ModelSpec:
         other_params=vision_params(config) + _sound_params(config, hidden),
         mtp_layers=config.maybe_count("num_nextn_predict_layers", "mtp_num_hidden_layers") or 0,
         source=f"config.json at {config.where}",
-        notices=notices,
+        notices=notices + weight_notices(config),
     )
 
 
@@ -110,6 +122,8 @@ def decoder_layers(config: ConfigReader) -> list[LayerGroup]:
     """Return one LayerGroup of count 1 per decoder layer, in order."""
     if pattern := config.text("hybrid_override_pattern"):
         return [_pattern_layer(config, letter) for letter in pattern]
+    if kinds := config.items("layers_block_type"):
+        return [_block_layer(config, kind) for kind in kinds]
     cross = is_encoder_decoder(config)
     keys = ("num_decoder_layers", "decoder_layers") if cross else ()
     n = config.count(*keys, "num_hidden_layers", "n_layer", "n_layers", "num_layers")
@@ -143,6 +157,13 @@ def _sound_params(config: ConfigReader, hidden: int) -> int:
     return 3 * hidden * (bins + hidden) + 2 * hidden if bins else 0
 
 
+def _block_layer(config: ConfigReader, kind: object) -> LayerGroup:
+    """Return the layer of one kind in `layers_block_type`, the form of Nemotron-H's pattern in later configs."""
+    if not isinstance(kind, str) or kind not in BLOCK_LETTERS:
+        raise InputError(f"{config.where}: unknown layer in layers_block_type", kind, ", ".join(BLOCK_LETTERS))
+    return _pattern_layer(config, BLOCK_LETTERS[kind])
+
+
 def _pattern_layer(config: ConfigReader, letter: str) -> LayerGroup:
     """Return a Nemotron-H layer, which is a single block: M Mamba-2, * attention, - MLP, E mixture of experts."""
     match letter:
@@ -166,7 +187,7 @@ def mixer_of(config: ConfigReader, layer: int) -> Mixer:
     if kind == "linear_attention":
         return _kimi_delta(config) if config.section("linear_attn_config") else _delta_net(config)
     if config.maybe_count("kv_lora_rank"):
-        return _mla(config)
+        return _mla(config, layer)
     window = config.maybe_count("attention_chunk_size") if kind == "chunked_attention" else None
     if kind == "sliding_attention":
         window = config.maybe_count("sliding_window", "sliding_window_size")
@@ -228,6 +249,7 @@ def _attention(config: ConfigReader, window_tokens: int | None) -> Attention:
     own = ("num_global_key_value_heads", "global_head_dim")
     if window_tokens is not None:
         own = ("swa_num_key_value_heads", "swa_head_dim")
+        heads = _window_heads(config, heads)
     kv_heads = config.maybe_count(own[0]) or _kv_heads(config, heads)
     head_dim = config.maybe_count(own[1]) or _head_dim(config, heads)
     if heads % kv_heads:
@@ -246,11 +268,21 @@ def _attention(config: ConfigReader, window_tokens: int | None) -> Attention:
     )
 
 
+def _window_heads(config: ConfigReader, heads: int) -> int:
+    """Return the query heads of layers with a sliding window, which Step-3.5 states apart from those of the others."""
+    other = config.section("attention_other_setting")
+    if other is None or other.text("attention_type", default="sliding_attention") != "sliding_attention":
+        return config.maybe_count("num_sliding_attention_heads") or heads
+    return other.count("num_attention_heads")
+
+
 def _kv_heads(config: ConfigReader, heads: int) -> int:
     one_head = config.text("model_type") in ("falcon", "gpt_bigcode") and config.flag("multi_query")
     if one_head and not config.get("num_kv_heads"):
         return 1
-    return config.count("num_key_value_heads", "num_kv_heads", "multi_query_group_num", default=heads)
+    return config.count(
+        "num_key_value_heads", "num_kv_heads", "num_attention_groups", "multi_query_group_num", default=heads
+    )
 
 
 def _head_dim(config: ConfigReader, heads: int) -> int:
@@ -261,7 +293,19 @@ def _head_dim(config: ConfigReader, heads: int) -> int:
     return stated or hidden // heads
 
 
-def _mla(config: ConfigReader) -> MlaAttention:
+def _has_shared_indexer(config: ConfigReader, layer: int) -> bool:
+    """Return whether a layer attends to the tokens that the indexer of an earlier layer selected."""
+    kinds = config.items("indexer_types")
+    if not kinds:
+        return False
+    kind = kinds[layer % len(kinds)]
+    if kind not in INDEXER_KINDS:
+        raise InputError(f"{config.where}: unknown indexer in indexer_types", kind, ", ".join(INDEXER_KINDS))
+    return bool(kind == "shared")
+
+
+def _mla(config: ConfigReader, layer: int) -> MlaAttention:
+    shared = _has_shared_indexer(config, layer)
     return MlaAttention(
         n_heads=config.count("num_attention_heads"),
         q_lora_rank=config.maybe_count("q_lora_rank"),
@@ -269,8 +313,8 @@ def _mla(config: ConfigReader) -> MlaAttention:
         nope_head_dim=config.count("qk_nope_head_dim"),
         rope_head_dim=config.count("qk_rope_head_dim"),
         v_head_dim=config.count("v_head_dim"),
-        index_n_heads=config.maybe_count("index_n_heads") or 0,
-        index_head_dim=config.maybe_count("index_head_dim") or 0,
+        index_n_heads=0 if shared else config.maybe_count("index_n_heads") or 0,
+        index_head_dim=0 if shared else config.maybe_count("index_head_dim") or 0,
         index_topk_tokens=config.maybe_count("index_topk"),
     )
 
@@ -327,7 +371,7 @@ def is_moe_layer(config: ConfigReader, layer: int) -> bool:
         return False
     if layer < (config.maybe_count("first_k_dense_replace") or 0) or layer in (config.numbers("mlp_only_layers") or []):
         return False
-    if (chosen := config.numbers("moe_layers")) is not None:
+    if (chosen := _listed_moe_layers(config)) is not None:
         return layer in chosen
     if isinstance(config.get("moe_layer_freq"), list):
         if pattern := config.numbers("moe_layer_freq"):
@@ -338,8 +382,18 @@ def is_moe_layer(config: ConfigReader, layer: int) -> bool:
     return (layer + 1) % step == 0
 
 
+def _listed_moe_layers(config: ConfigReader) -> list[int] | None:
+    """Return the layers that a config lists as mixtures of experts: numbers, or a text of numbers with commas."""
+    if not isinstance(config.get("moe_layers_enum"), str):
+        return config.numbers("moe_layers")
+    listed = config.text("moe_layers_enum")
+    if not all(item.strip().isdecimal() for item in listed.split(",")):
+        raise InputError(f"{config.where}: moe_layers_enum must be whole numbers with commas between them", listed)
+    return [int(item) for item in listed.split(",")]
+
+
 def _n_experts(config: ConfigReader) -> int | None:
-    return config.maybe_count("n_routed_experts", "num_local_experts", "num_experts")
+    return config.maybe_count("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
 
 
 def _gated(config: ConfigReader) -> bool:
@@ -352,6 +406,7 @@ def _mlp(config: ConfigReader) -> Mlp:
     hidden = config.count("hidden_size", "n_embd", "d_model")
     size = config.count(
         "intermediate_size_mlp",
+        "dense_intermediate_size",
         "intermediate_size",
         "ffn_dim",
         "decoder_ffn_dim",
@@ -367,7 +422,7 @@ def _moe(config: ConfigReader) -> Moe:
     size = config.count("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
     experts = _n_experts(config) or 0
     chosen = config.count(
-        "num_experts_per_tok", "experts_per_token", "num_experts_per_token", "top_k_experts", "moe_top_k"
+        "num_experts_per_tok", "experts_per_token", "num_experts_per_token", "top_k_experts", "moe_top_k", "moe_topk"
     )
     if chosen > experts:
         raise InputError(f"{config.where}: num_experts_per_tok exceeds the number of experts ({experts})", chosen)
@@ -395,7 +450,8 @@ def _shared_size(config: ConfigReader, expert_size: int) -> int:
     if kind == "llama4_text":
         return expert_size
     stated = config.maybe_count(
-        "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "shared_intermediate_size"
+        *("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "shared_intermediate_size"),
+        "share_expert_dim",
     )
     if stated is not None:
         return stated

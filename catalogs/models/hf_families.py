@@ -29,8 +29,8 @@ _EXPERTS: Final = frozenset(
     (
         *("deepseek", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe", "glm_moe_dsa", "gpt_oss", "granitemoe"),
         *("hunyuan_v1_moe", "kimi_k2", "kimi_k25", "kimi_k3", "llama4", "llama4_text", "mimo_v2_flash", "minimax_m2"),
-        *("mixtral", "olmoe", "phimoe", "qwen2_moe", "qwen3_moe", "qwen3_omni_moe", "qwen3_vl_moe"),
-        "qwen3_vl_moe_text",
+        *("minimax_m3", "minimax_m3_text", "minimax_m3_vl", "minimax_m3_vl_text", "mixtral", "olmoe", "phimoe"),
+        *("qwen2_moe", "qwen3_moe", "qwen3_omni_moe", "qwen3_vl_moe", "qwen3_vl_moe_text", "step3p5", "step3p7"),
     )
 )
 
@@ -50,17 +50,36 @@ NOT_GENERATIVE: Final = frozenset(
     )
 )
 
-#: Families with layers that no mixer here represents: state-space and recurrent layers, convolutions, nested experts.
+#: Families with layers that no mixer here represents: state-space and recurrent layers, convolutions, nested experts,
+#: and attention to compressed blocks of the context (deepseek_v4).
 NOT_MODELLED: Final = frozenset(
     (
-        *("bamba", "dbrx", "falcon_h1", "falcon_mamba", "granitemoehybrid", "hymba", "jamba", "jetmoe", "lfm2"),
+        *(
+            "bamba",
+            "dbrx",
+            "deepseek_v4",
+            "falcon_h1",
+            "falcon_mamba",
+            "granitemoehybrid",
+            "hymba",
+            "jamba",
+            "jetmoe",
+            "lfm2",
+        ),
         *("lfm2_moe", "mamba", "mamba2", "minimax", "minimax_text_01", "phi4flash", "plamo2", "recurrent_gemma"),
         *("retnet", "rwkv", "rwkv5", "rwkv6", "rwkv7", "xlstm", "zamba", "zamba2"),
     )
 )
 
-#: Keys of state-space and recurrent layers in the configs of families that are not known by name.
-_STATE_SPACE_KEYS: Final = (
+#: What is assumed about layers that attend to selected blocks of keys.
+BLOCK_SPARSE_NOTICE: Final = (
+    "attention to selected blocks of the context is not modelled: every layer attends to the whole context, so times "
+    "of long contexts are upper bounds"
+)
+
+#: Keys of state-space and recurrent layers, and of compressed attention (DeepSeek-V4), in the configs of families that
+#: are not known by name.
+_UNMODELLED_KEYS: Final = (
     *(
         "state_size",
         "ssm_cfg",
@@ -70,12 +89,14 @@ _STATE_SPACE_KEYS: Final = (
         "time_step_rank",
         "attn_layer_period",
     ),
-    *("lru_width", "attention_hidden_size", "block_types", "conv_L_cache"),
+    *("lru_width", "attention_hidden_size", "block_types", "conv_L_cache", "compress_ratios"),
 )
 
 
 def family_notices(config: ConfigReader) -> tuple[str, ...]:
-    """Return a notice where the family of a config is not known, so that it is read in the form of Llama.
+    """Return what the reader assumes about the family of a config.
+
+    A family that is not known is read in the form of Llama, and attention to selected blocks as attention to all.
 
     Raises:
         InputError: The family does not generate text, or has layers that are not modelled.
@@ -86,11 +107,20 @@ def family_notices(config: ConfigReader) -> tuple[str, ...]:
     if kind in NOT_MODELLED:
         raise InputError(f"{config.where}: this model_type has layers that are not modelled", kind)
     if kind in KNOWN:
-        return ()
-    strange = next((key for key in _STATE_SPACE_KEYS if config.get(key) is not None), None)
+        return _sparse_notices(config)
+    strange = next((key for key in _UNMODELLED_KEYS if config.get(key) is not None), None)
     if strange is not None:
         rule = f"{config.where}: model_type {kind!r} is not known, and this key belongs to layers that are not modelled"
         raise InputError(rule, strange)
     named = f"model_type {kind!r} is not known" if kind else "there is no model_type"
     shape = "a decoder in the form of Llama (attention and gated feed-forward blocks)"
-    return (f"{config.where}: {named}, so the model is read as {shape}; compare its size with the publisher's",)
+    assumed = f"{config.where}: {named}, so the model is read as {shape}; compare its size with the publisher's"
+    return (assumed, *_sparse_notices(config))
+
+
+def _sparse_notices(config: ConfigReader) -> tuple[str, ...]:
+    """Return a notice where layers attend to selected blocks of the context only (MiniMax-M3)."""
+    sparse = config.section("sparse_attention_config")
+    if sparse is None or not sparse.flag("use_sparse_attention", default=True):
+        return ()
+    return (f"{config.where}: {BLOCK_SPARSE_NOTICE}",)

@@ -4,28 +4,43 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from catalogs.errors import InputError, nearest_name
 from catalogs.models.hf_reader import ConfigReader
 from catalogs.models.layers import LayerGroup
 from catalogs.models.mixers import Part
-from catalogs.models.spec import WeightFormat
+from catalogs.models.spec import PartFormat, WeightFormat
 
 #: Representative modules of each part; names differ by model family, so several are tried.
 PROBES: Final[dict[Part, tuple[str, ...]]] = {
-    "attention": ("self_attn.q_proj", "self_attn.q_a_proj"),
-    "linear_attention": ("linear_attn.in_proj_qkvz", "linear_attn.out_proj", "mixer.in_proj"),
-    "mlp": ("mlp.gate_proj", "mlp.up_proj", "feed_forward.up_proj"),
-    "experts": (
-        "mlp.experts.0.gate_proj",
-        "mlp.experts.0.up_proj",
-        "feed_forward.experts.0.up_proj",
-        "mixer.experts.0.up_proj",
+    "attention": ("self_attn.q_proj", "self_attn.q_a_proj", "mixer.q_proj"),
+    "linear_attention": (
+        *("linear_attn.in_proj_qkvz", "linear_attn.in_proj_qkv", "linear_attn.out_proj", "mixer.in_proj"),
     ),
-    "shared_experts": ("mlp.shared_experts.up_proj", "mlp.shared_expert.up_proj", "feed_forward.shared_expert.up_proj"),
+    "mlp": ("mlp.gate_proj", "mlp.up_proj", "feed_forward.up_proj", "mixer.up_proj"),
+    "experts": (
+        *("mlp.experts.0.gate_proj", "mlp.experts.0.up_proj", "feed_forward.experts.0.up_proj"),
+        *("mixer.experts.0.up_proj", "block_sparse_moe.experts.0.w1"),
+    ),
+    "shared_experts": (
+        *("mlp.shared_experts.up_proj", "mlp.shared_expert.up_proj", "feed_forward.shared_expert.up_proj"),
+        *("mixer.shared_experts.up_proj", "block_sparse_moe.shared_experts.up_proj"),
+    ),
 }
+
+#: The modules of Gemma-4, whose dense block runs in parallel with its experts and is called mlp.
+GEMMA4_PROBES: Final[dict[Part, tuple[str, ...]]] = {
+    **PROBES,
+    "experts": ("experts.0.up_proj", "experts.gate_up_proj"),
+    "shared_experts": ("mlp.up_proj",),
+}
+
+#: The output projections of attention, which some quantisers treat otherwise than its other projections.
+OUTPUT_PROBES: Final = ("self_attn.o_proj", "mixer.o_proj")
 
 #: Served dtype by the names of `torch_dtype`; engines serve fp32 checkpoints in 16 bits by default.
 DTYPES: Final = {
@@ -36,6 +51,10 @@ DTYPES: Final = {
 
 #: Names of `kv_cache_quant_algo`; only FP8 is a default of engines.
 KV_ALGORITHMS: Final = ("FP8", "INT8", "NVFP4", "NONE")
+
+#: The name that ModelOpt gives to a checkpoint with several storages, and the prefix of those of weights only.
+MIXED: Final = "MIXED_PRECISION"
+WEIGHTS_ONLY: Final = "W4A16"
 
 PREFIXES: Final = ("model.layers", "language_model.model.layers", "model.language_model.layers", "backbone.layers")
 
@@ -77,34 +96,142 @@ class IgnoreList:
         """Return whether the list contains one of the `probes` in layer `layer`."""
         return any(self.holds(f"{prefix}.{layer}.{probe}") for prefix in PREFIXES for probe in probes)
 
-    def share(self, part: Part, layer: int, output_share: float) -> float:
-        """Return the ignored fraction of a part of one layer; attention's output projection is checked by itself."""
-        inputs = self.covers(PROBES[part], layer)
-        if part != "attention":
-            return float(inputs)
-        return (1.0 - output_share) * inputs + output_share * self.covers(("self_attn.o_proj",), layer)
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Weights of one part of one layer that a quantiser treats alike; `probes` are representative modules of it."""
+
+    part: Part
+    layer: int
+    probes: tuple[str, ...]
+    params: int
 
 
-def output_share(group: LayerGroup, hidden: int) -> float:
-    """Return the fraction of a mixer's linear weights that is in its output projection."""
-    if group.mixer is None:
-        return 0.0
-    return group.mixer.output_size * hidden / group.mixer.linear_params(hidden)
-
-
-def unquantized_shares(ignored: IgnoreList, layers: list[LayerGroup], hidden: int) -> tuple[tuple[Part, float], ...]:
-    """Return the ignored fraction of each part's weights, where it is not 0.
+def _pieces(layers: list[LayerGroup], hidden: int, probes: Mapping[Part, tuple[str, ...]]) -> list[_Piece]:
+    """Return the weights of every layer by part; attention's output projection is a piece of its own.
 
     `layers` holds every layer in order, with count 1 each.
     """
-    if not ignored:
-        return ()
-    seen: dict[Part, list[float]] = {}
+    found: list[_Piece] = []
     for index, layer in enumerate(layers):
         for part, n in layer.part_params(hidden).items():
-            if n:
-                seen.setdefault(part, []).append(ignored.share(part, index, output_share(layer, hidden)))
-    return tuple((part, sum(shares) / len(shares)) for part, shares in seen.items() if any(shares))
+            output = layer.n_mixers * layer.mixer.output_size * hidden if part == "attention" and layer.mixer else 0
+            found.append(_Piece(part, index, probes[part], n - output))
+            found.append(_Piece(part, index, OUTPUT_PROBES, output))
+    return [piece for piece in found if piece.params]
+
+
+@dataclass(frozen=True, slots=True)
+class _Storage:
+    """A dtype with its bytes per weight (None: those of the dtype), and the modules stored so; None: all others."""
+
+    dtype: str
+    size: float | None
+    modules: IgnoreList | None = None
+
+    @property
+    def key(self) -> tuple[str, float | None]:
+        """Return what distinguishes one storage from another."""
+        return self.dtype, self.size
+
+
+def _weight_format(
+    storages: list[_Storage], ignored: IgnoreList, pieces: list[_Piece], kv_dtype: str | None, block_size: int | None
+) -> WeightFormat:
+    """Return the format whose dtype most quantised weights have; the parts in another one are listed in it."""
+    plain: Counter[Part] = Counter()
+    quantised: dict[Part, Counter[tuple[str, float | None]]] = {}
+    for piece in pieces:
+        sizes = quantised.setdefault(piece.part, Counter())
+        found = None if ignored.covers(piece.probes, piece.layer) else _storage_of(piece, storages)
+        if found is None:
+            plain[piece.part] += piece.params
+        else:
+            sizes[found] += piece.params
+    total: Counter[tuple[str, float | None]] = sum(quantised.values(), Counter())
+    main = max(total, key=lambda key: total[key], default=storages[0].key)
+    shares, parts = [], []
+    for part, sizes in quantised.items():
+        if plain[part]:
+            shares.append((part, plain[part] / (plain[part] + sizes.total())))
+        if sizes and set(sizes) != {main}:
+            dtype, size = max(sizes, key=lambda key: sizes[key])
+            if len(sizes) > 1:
+                size = sum(PartFormat(part, *key).stored_bytes * n for key, n in sizes.items()) / sizes.total()
+            parts.append(PartFormat(part, dtype, size))
+    return WeightFormat(main[0], main[1], tuple(shares), kv_dtype, block_size, tuple(parts))
+
+
+def _storage_of(piece: _Piece, storages: list[_Storage]) -> tuple[str, float | None] | None:
+    """Return the storage of a piece; None where no storage holds it, so that it is unquantised."""
+    for storage in storages:
+        if storage.modules is None or storage.modules.covers(piece.probes, piece.layer):
+            return storage.key
+    return None
+
+
+def _mixed_storages(section: ConfigReader) -> list[_Storage]:
+    """Return the storages of a checkpoint that has several; [] where the config states only one.
+
+    ModelOpt lists the algorithm of each module (`quantized_layers`); compressed-tensors has a group for each storage.
+    """
+    if listed := section.section("quantized_layers"):
+        named: dict[str, list[object]] = {}
+        for module in listed.values:
+            layer = listed.section(module)
+            named.setdefault("" if layer is None else layer.text("quant_algo"), []).append(module)
+        return [_Storage(*_known_format(section, name), IgnoreList(modules)) for name, modules in named.items()]
+    if section.text("quant_algo") == MIXED:
+        raise InputError(f"{section.where}: quantized_layers must list the storage of each layer", MIXED)
+    groups = section.section("config_groups")
+    found: list[_Storage] = []
+    for name in groups.values if groups is not None else ():
+        group = groups.section(name) if groups is not None else None
+        weights = None if group is None else group.section("weights")
+        if group is None or weights is None:
+            continue
+        targets = group.items("targets") or []
+        modules = None if "Linear" in targets else IgnoreList(targets)
+        found.append(_Storage(*_bits_format(weights, weights.text("type", default="int"), ("num_bits",)), modules))
+    found.sort(key=lambda storage: storage.modules is None)  # a class of modules yields to modules by name
+    return found if len({storage.key for storage in found}) > 1 else []
+
+
+def _known_format(section: ConfigReader, algorithm: str) -> tuple[str, float | None]:
+    found = _algorithm_format(algorithm)
+    if found is None:
+        raise InputError(f"{section.where}: unknown quantisation", algorithm)
+    return found
+
+
+def _quantisation(config: ConfigReader) -> ConfigReader | None:
+    """Return the section that describes how a checkpoint is quantised, or None."""
+    section = config.section("quantization_config") or config.section("compression_config")
+    # modelopt's hf_quant_config.json, inlined
+    return None if section is None else section.section("quantization") or section
+
+
+def weight_notices(config: ConfigReader) -> tuple[str, ...]:
+    """Return what is assumed about the storage of the weights of a checkpoint.
+
+    Raises:
+        InputError: The quantisation is not known.
+    """
+    section = _quantisation(config)
+    listed = None if section is None else section.section("quantized_layers")
+    if listed is None:
+        return ()
+    stated = {module: listed.section(module) for module in listed.values}
+    algorithms = {module: layer.text("quant_algo") for module, layer in stated.items() if layer is not None}
+    found = []
+    if any(name.startswith(WEIGHTS_ONLY) for name in algorithms.values()):
+        found.append(
+            "layers in W4A16_NVFP4 have NVFP4 weights and 16-bit activations; their products are priced as NVFP4 "
+            "products where the accelerator has FP4 arithmetic"
+        )
+    if "lm_head" in algorithms:
+        found.append("the output projection is quantised in this checkpoint, and counted in 16 bits")
+    return tuple(f"{config.where}: {text}" for text in found)
 
 
 def _group_weights(config: ConfigReader) -> ConfigReader | None:
@@ -138,6 +265,8 @@ def _bits_format(config: ConfigReader, kind: str, bits_keys: tuple[str, ...]) ->
 def _algorithm_format(name: str) -> tuple[str, float | None] | None:
     """Return the format of an algorithm that a quantiser names, or None."""
     upper = name.upper()
+    if "MXFP8" in upper:
+        return "fp8", 1.0 + 1 / 32
     if "MXFP4" in upper:
         return "fp4", 0.5 + 1 / 32
     if "NVFP4" in upper or upper == "FP4":
@@ -199,18 +328,17 @@ def read_weight_format(config: ConfigReader, layers: list[LayerGroup], hidden: i
     Raises:
         InputError: The quantisation is not known.
     """
-    section = config.section("quantization_config") or config.section("compression_config")
+    section = _quantisation(config)
     if section is None:
         name = config.text("torch_dtype", "dtype", default="bfloat16").removeprefix("torch.")
         if name not in DTYPES:
             rule = f"{config.where}: unknown torch_dtype"
             raise InputError(rule, name, nearest_name(name, DTYPES, 0.7) or "bfloat16, float16 or float32")
         return WeightFormat(DTYPES[name])
-    nested = section.section("quantization")  # modelopt's hf_quant_config.json, inlined
-    section = nested or section
-    dtype, size = _dtype_and_bytes(section)
+    storages = _mixed_storages(section) or [_Storage(*_dtype_and_bytes(section))]
     ignored: list[object] = []
     for key in ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers", "llm_int8_skip_modules"):
         ignored += section.items(key) or []
-    shares = unquantized_shares(IgnoreList(ignored), layers, hidden)
-    return WeightFormat(dtype, size, shares, _kv_dtype(section), _block_size(section))
+    probes = GEMMA4_PROBES if config.text("model_type") == "gemma4_text" else PROBES
+    pieces = _pieces(layers, hidden, probes)
+    return _weight_format(storages, IgnoreList(ignored), pieces, _kv_dtype(section), _block_size(section))

@@ -14,6 +14,9 @@ from catalogs.io.json_files import read_json
 #: Keys under which a multimodal checkpoint holds the config of its language model.
 TEXT_KEYS: Final = ("text_config", "llm_config", "language_config", "thinker_config")
 
+#: The file in which ModelOpt states the quantisation of a checkpoint whose config.json does not.
+QUANTISER_FILE: Final = "hf_quant_config.json"
+
 #: Values that `transformers` uses for keys missing in a config.json (the defaults of the configuration class).
 CLASS_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "gemma": {"tie_word_embeddings": True},
@@ -166,16 +169,27 @@ class ConfigReader:
 def read_reader(path: Path) -> ConfigReader:
     """Read the config.json that a path names, the file or the one in the folder, and merge its sections.
 
+    A hf_quant_config.json beside it stands for its quantization_config where it has none.
+
     Raises:
         InputError: The file is missing, unreadable, truncated or not a JSON object.
     """
     found = path / "config.json" if is_folder(path) else path
     if not is_file(found):
         raise InputError("there is no config.json at this path", str(path))
-    raw = read_json(found, finite=False)  # time_step_limit of Nemotron-H is infinite
-    if not isinstance(raw, dict):
-        raise InputError(f"{found} must hold a JSON object", type(raw).__name__)
+    raw = _read_object(found)
+    beside = found.parent / QUANTISER_FILE
+    if not any(isinstance(part, dict) and part.get("quantization_config") for part in (raw, *map(raw.get, TEXT_KEYS))):
+        # engines read the quantiser's own file where config.json says nothing (vLLM, get_quant_config)
+        raw |= {"quantization_config": _read_object(beside)} if is_file(beside) else {}
     return merged_reader(raw, str(found))
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    raw = read_json(path, finite=False)  # time_step_limit of Nemotron-H is infinite
+    if not isinstance(raw, dict):
+        raise InputError(f"{path} must hold a JSON object", type(raw).__name__)
+    return raw
 
 
 def merged_reader(raw: Mapping[str, Any], where: str) -> ConfigReader:

@@ -221,7 +221,11 @@ class Attention(Mixer):
 
 @dataclass(frozen=True, slots=True)
 class MlaAttention(Mixer):
-    """Multi-head latent attention (DeepSeek-V2/V3): one compressed KV vector per token and layer."""
+    """Multi-head latent attention (DeepSeek-V2/V3): one compressed KV vector per token and layer.
+
+    With `index_topk_tokens` a query attends to that many tokens, which the layer's indexer selects. A layer without
+    index heads attends to the selection of an earlier layer, and has no indexer of its own (GLM-5.2).
+    """
 
     latent: ClassVar[bool] = True
 
@@ -239,7 +243,15 @@ class MlaAttention(Mixer):
     def words(self) -> str:
         """MLA, with the tokens that an indexer selects if there is one."""
         chosen = self.index_topk_tokens
-        return "MLA" if chosen is None else f"MLA + sparse attention to {chosen:,} tokens"
+        if chosen is None:
+            return "MLA"
+        by = "" if self.runs_indexer else " selected by an earlier layer"
+        return f"MLA + sparse attention to {chosen:,} tokens{by}"
+
+    @property
+    def runs_indexer(self) -> bool:
+        """Return whether the layer selects the tokens that it attends to with an indexer of its own."""
+        return self.index_topk_tokens is not None and self.index_n_heads > 0
 
     @property
     def q_size(self) -> int:

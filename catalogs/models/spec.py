@@ -15,36 +15,57 @@ from catalogs.units import DTYPE_BYTES, MXFP4_BYTES
 
 
 @dataclass(frozen=True, slots=True)
+class PartFormat:
+    """The storage of one part whose quantised weights are not in the dtype of most weights of a mixed checkpoint."""
+
+    part: Part
+    dtype: str
+    bytes_per_weight: float | None = None  # per quantised weight, with its scales; None: units.DTYPE_BYTES
+
+    @property
+    def stored_bytes(self) -> float:
+        """Return the stored bytes per quantised weight, including scales."""
+        return dtype_bytes(self.dtype) if self.bytes_per_weight is None else self.bytes_per_weight
+
+
+@dataclass(frozen=True, slots=True)
 class WeightFormat:
-    """One published storage of a model's linear weights; by default, every linear weight is stored in `dtype`."""
+    """One published storage of a model's linear weights; by default, every linear weight is stored in `dtype`.
+
+    `parts` are those that a mixed checkpoint stores in another dtype, such as attention in FP8 beside NVFP4 experts.
+    """
 
     dtype: str
     bytes_per_weight: float | None = None  # per quantised weight, with its scales; None: units.DTYPE_BYTES
     unquantized: tuple[tuple[Part, float], ...] = ()  # fraction of a part's weights left in bf16
     kv_dtype: str | None = None  # KV dtype that the checkpoint declares; the engine's "auto" follows it
     block_size: int | None = None  # rows and columns of the blocks of weights that share a scale; None: whole tensors
+    parts: tuple[PartFormat, ...] = ()
 
     def quantized_fraction(self, part: Part) -> float:
-        """Return the fraction of a part's linear weights stored in `dtype`."""
+        """Return the fraction of a part's linear weights that is quantised."""
         return 1.0 - dict(self.unquantized).get(part, 0.0)
+
+    def _stored(self, part: Part) -> PartFormat:
+        own = next((stored for stored in self.parts if stored.part == part), None)
+        return own or PartFormat(part, self.dtype, self.bytes_per_weight)
 
     def part_dtype(self, part: Part) -> str:
         """Return the dtype in which most of a part's matrix products run."""
-        return self.dtype if self.quantized_fraction(part) >= 0.5 else "bf16"
+        return self._stored(part).dtype if self.quantized_fraction(part) >= 0.5 else "bf16"
 
     def has_mxfp4(self, part: Part) -> bool:
         """Return whether most of a part's weights are stored in MXFP4, with one scale for 32 weights."""
-        return self.part_dtype(part) == "fp4" and self.bytes_per_weight == MXFP4_BYTES
+        return self.part_dtype(part) == "fp4" and self._stored(part).bytes_per_weight == MXFP4_BYTES
 
     def has_scale_blocks(self, part: Part) -> bool:
         """Return whether most of a part's weights are stored in FP8 with one scale for a block of them."""
-        return self.part_dtype(part) == "fp8" and self.block_size is not None
+        return self.dtype == self.part_dtype(part) == "fp8" and self.block_size is not None
 
     def part_bytes_per_weight(self, part: Part) -> float:
         """Return the mean stored bytes per linear weight of a part, including scales."""
-        size = dtype_bytes(self.dtype) if self.bytes_per_weight is None else self.bytes_per_weight
         share = self.quantized_fraction(part)
-        return share * size + (1.0 - share) * DTYPE_BYTES["bf16"]
+        return share * self._stored(part).stored_bytes + (1.0 - share) * DTYPE_BYTES["bf16"]
 
     def other_bytes_per_weight(self) -> float:
         """Return the bytes per weight of the weights that are never quantised.

@@ -273,9 +273,12 @@ class ShardedMla(ShardedMixer):
         return -(-self.part.n_heads // self.shard.tp)
 
     def projection_calls(self, tokens: Num) -> list[OperatorCall]:
-        """Return the queries, the key and the head weights of a sparse-attention indexer; every rank runs all of it."""
+        """Return the queries, the key and the head weights of a sparse-attention indexer; every rank runs all of it.
+
+        A layer that attends to the selection of an earlier layer runs none (GLM-5.2).
+        """
         a, hidden, dtype = self.part, self.shard.model.hidden_size, self.shard.dtype("attention")
-        if not a.index_topk_tokens:
+        if not a.runs_indexer:
             return []
         query = self.shard.product(tokens, a.index_n_heads * a.index_head_dim, a.q_lora_rank or hidden, dtype)
         key = Gemm(tokens, a.index_head_dim + a.index_n_heads, hidden, "bf16")
@@ -296,7 +299,7 @@ class ShardedMla(ShardedMixer):
         yield self._module_call("decode", rows, rows, 0.0 * n, read * self.cache_passes())
         latent = self.heads * a.kv_lora_rank
         yield from merge_calls(shard, self.count, n, self.heads * (a.kv_lora_rank + a.rope_head_dim), latent)
-        if a.index_topk_tokens:
+        if a.runs_indexer:
             # One kernel of DeepGEMM in every engine (fp8_paged_mqa_logits): keys are read once for all queries.
             keys = mean * (a.index_bytes_per_token + BYTES_PER_SCORE * shard.queries)
             yield OperatorCall("indexer", "attention_decode", self.count, Elementwise("score", n, keys))
@@ -326,7 +329,7 @@ class ShardedMla(ShardedMixer):
             yield replace(absorbed, name="mla_prefill", kind="attention_prefill", runs=selects)
         token_bytes = (a.kv_lora_rank + a.rope_head_dim) * stored_bytes(shard.kv_dtype)
         yield from gather_calls(shard, self.count, token_bytes, c * each, c * prior)
-        if a.index_topk_tokens:
+        if a.runs_indexer:
             scored = c * window_pairs(each, prior, None) / shard.cp
             index = PrefillAttention(c, tokens, scored, a.index_n_heads, 1, a.index_head_dim // 2, "fp8")
             yield OperatorCall("indexer", "attention_prefill", self.count, index)

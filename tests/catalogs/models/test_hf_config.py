@@ -18,7 +18,7 @@ from catalogs.models.hf_quantization import IgnoreList
 from catalogs.models.hf_reader import merged_reader
 from catalogs.models.layers import LayerGroup, Mlp, Moe
 from catalogs.models.mixers import Attention, LinearAttention, MlaAttention
-from catalogs.models.spec import ModelSpec
+from catalogs.models.spec import ModelSpec, PartFormat, WeightFormat
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -136,6 +136,91 @@ def test_hybrid_pattern() -> None:
         read(mamba | {"hybrid_override_pattern": "M?"})
 
 
+def test_nemotron_h_by_the_kinds_of_its_blocks_or_by_its_pattern() -> None:
+    """Later configs spell the letters of the pattern out, and state no number of layers."""
+    sizes = {"mamba_num_heads": 4, "mamba_head_dim": 8, "ssm_state_size": 16, "n_groups": 2, "model_type": "nemotron_h"}
+    kinds = ["mamba", "mlp", "mamba", "attention", "moe", "mamba"]
+    spelt = read(sizes | MOE | {"layers_block_type": kinds, "num_hidden_layers": None})
+    assert spelt == read(sizes | MOE | {"hybrid_override_pattern": "M-M*EM"})
+    with pytest.raises(InputError, match="layers_block_type: got 'conv'"):
+        read(sizes | {"layers_block_type": ["mamba", "conv"]})
+
+
+MLA: dict[str, Any] = {
+    "q_lora_rank": 24,
+    "kv_lora_rank": 12,
+    "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 5,
+    "index_n_heads": 2,
+    "index_head_dim": 4,
+    "index_topk": 9,
+}
+
+
+def test_layers_that_share_an_indexer_have_none_of_their_own() -> None:
+    """GLM-5.2: the weights and the keys of the indexer are in layers with an indexer only; all attend to its choice."""
+    shared = {"layer_types": ["deepseek_sparse_attention"] * 4, "indexer_types": ["full", "shared", "shared", "full"]}
+    own, model = read(MLA), read(MLA | shared)
+    assert [(g.count, g.mixer) for g in model.groups] == [
+        (2, MlaAttention(8, 24, 12, 6, 4, 5, 2, 4, 9)),
+        (2, MlaAttention(8, 24, 12, 6, 4, 5, 0, 0, 9)),
+    ]
+    assert own.n_params - model.n_params == 2 * (24 * 2 * 4 + 64 * (4 + 2) + 2 * 4)  # projections and norm of a key
+    assert own.kv_bytes_per_token("bf16") - model.kv_bytes_per_token("bf16") == 2 * 4 * (1 + 1 / 32)
+    with pytest.raises(InputError, match="indexer_types: got 'none'"):
+        read(MLA | {"indexer_types": ["none"]})
+
+
+def test_minimax_m3_has_wider_dense_layers() -> None:
+    m3 = {"model_type": "minimax_m3", "intermediate_size": 16, "dense_intermediate_size": 48, "n_shared_experts": 1}
+    m3 |= {"moe_layer_freq": [0, 1, 1, 1], "num_local_experts": 8, "num_experts_per_tok": 2, "use_qk_norm": True}
+    model = read(m3 | {"shared_intermediate_size": 16, "num_nextn_predict_layers": 1})
+    assert [(g.count, g.ffn) for g in model.groups] == [(1, Mlp(48)), (3, Moe(8, 2, 16, shared_intermediate_size=16))]
+    assert model.mtp_layers == 1
+    assert model.groups[0].mixer == Attention(8, 2, 8, qk_norm=True)
+
+
+STEP: dict[str, Any] = {
+    "model_type": "step3p5",
+    "num_key_value_heads": None,
+    "num_attention_groups": 2,
+    "head_dim": 8,
+    "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "sliding_attention"],
+    "sliding_window": 32,
+    "attention_other_setting": {"attention_type": "sliding_attention", "num_attention_heads": 12},
+    "moe_layers_enum": "1, 2,3",
+    "moe_num_experts": 8,
+    "moe_top_k": 2,
+    "moe_intermediate_size": 16,
+    "share_expert_dim": 16,
+}
+
+
+def test_step_has_more_query_heads_in_windowed_layers() -> None:
+    model = read(STEP)
+    assert [(g.count, g.mixer) for g in model.groups] == [
+        (1, Attention(8, 2, 8, qk_norm=True)),
+        (3, Attention(12, 2, 8, window_tokens=32, qk_norm=True)),
+    ]
+    assert [g.ffn for g in model.groups] == [Mlp(96), Moe(8, 2, 16, shared_intermediate_size=16)]
+    assert not model.notices
+    with pytest.raises(InputError, match="moe_layers_enum"):
+        read(STEP | {"moe_layers_enum": "1;2"})
+
+
+def test_step_has_the_published_size() -> None:
+    """196B with 11B active: https://huggingface.co/stepfun-ai/Step-3.5-Flash."""
+    sizes = {"hidden_size": 4096, "num_attention_heads": 64, "num_attention_groups": 8, "head_dim": 128}
+    sizes |= {"num_hidden_layers": 45, "intermediate_size": 11264, "vocab_size": 128896, "moe_intermediate_size": 1280}
+    sizes |= {"moe_num_experts": 288, "moe_top_k": 8, "share_expert_dim": 1280}
+    sizes["attention_other_setting"] = {"attention_type": "sliding_attention", "num_attention_heads": 96}
+    model = read(STEP | sizes | {"moe_layers_enum": ",".join(map(str, range(3, 45)))})
+    assert model.n_params == pytest.approx(196e9, rel=0.01)
+    embeddings = model.embedding_params + model.lm_head_params
+    assert model.n_active_params - embeddings == pytest.approx(11e9, rel=0.03)
+
+
 def test_opt_bloom_and_t5() -> None:
     opt = read({"model_type": "opt", "ffn_dim": 256, "intermediate_size": None, "word_embed_proj_dim": 32})
     assert (opt.learned_positions, opt.embedding_size, opt.layer_norm, opt.tied_embeddings) == (514, 32, True, True)
@@ -165,6 +250,7 @@ def quantised(config: dict[str, Any], **changes: Any) -> ModelSpec:
         ({"quant_method": "mxfp4"}, "fp4", 0.53125),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "fp4", 0.5625),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8", None),
+        ({"quant_method": "modelopt", "quant_algo": "MXFP8"}, "fp8", 1.03125),
         ({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4"}}, "fp4", 0.5625),
         ({"quant_method": "awq", "bits": 4, "group_size": 128}, "int4", 0.53125),
         ({"quant_method": "gptq", "bits": 8, "group_size": 128}, "int8", None),
@@ -270,6 +356,93 @@ def test_the_output_projection_counts_for_its_size() -> None:
     total = q + kv + out
     assert unquantized(["re:.*self_attn.o_proj"]) == {"attention": pytest.approx(out / total)}
     assert unquantized(["re:.*self_attn.[qkv]_proj"]) == {"attention": pytest.approx((q + kv) / total)}
+
+
+# ---- mixed storages
+
+
+FP8, NVFP4 = {"quant_algo": "FP8"}, {"quant_algo": "NVFP4", "group_size": 16}
+
+
+def by_layer(modules: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """A ModelOpt config that lists the algorithm of modules in each of the four layers."""
+    listed = {f"model.layers.{i}.{name}": algorithm for i in range(4) for name, algorithm in modules.items()}
+    return {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": listed}
+
+
+QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+
+
+def test_a_mixed_checkpoint_has_the_dtype_of_most_weights_and_lists_the_other_parts() -> None:
+    attention = dict.fromkeys((*QKV, "self_attn.o_proj"), FP8)
+    model = quantised(by_layer(attention | {"mlp.gate_proj": NVFP4, "mlp.up_proj": NVFP4}))
+    (stored,) = model.formats
+    assert stored == WeightFormat("fp4", 0.5625, parts=(PartFormat("attention", "fp8"),))
+    assert (model.part_dtype("attention", "fp4"), model.part_dtype("mlp", "fp4")) == ("fp8", "fp4")
+    plain = 2 * (model.small_params + model.embedding_params + model.lm_head_params)
+    assert model.weight_bytes("fp4") == pytest.approx(
+        model.part_params["attention"] + 0.5625 * model.part_params["mlp"] + plain
+    )
+
+
+def test_modules_that_a_mixed_checkpoint_does_not_list_are_unquantised() -> None:
+    """The output projection has 64 x 64 of 4 x 10,240 weights of attention, and only it is quantised."""
+    stored = quantised(by_layer({"self_attn.o_proj": FP8, "mlp.gate_proj": NVFP4})).formats[0]
+    assert dict(stored.unquantized) == {"attention": pytest.approx(0.6)}
+    assert stored.part_bytes_per_weight("attention") == pytest.approx(0.4 * 1 + 0.6 * 2)
+    assert stored.part_dtype("attention") == "bf16"
+
+
+def test_a_part_with_two_storages_has_their_mean_bytes() -> None:
+    mixed = by_layer(dict.fromkeys(QKV, NVFP4) | {"self_attn.o_proj": FP8, "mlp.gate_proj": NVFP4})
+    stored = quantised(mixed).formats[0]
+    assert stored.part_dtype("attention") == "fp4"
+    assert stored.part_bytes_per_weight("attention") == pytest.approx(0.6 * 0.5625 + 0.4 * 1)
+
+
+def test_groups_of_compressed_tensors_with_different_storages() -> None:
+    groups = {
+        "rest": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float"}},
+        "blocks": {"targets": ["re:.*mlp.*"], "weights": {"num_bits": 4, "type": "float", "group_size": 16}},
+    }
+    stored = quantised({"quant_method": "compressed-tensors", "config_groups": groups}).formats[0]
+    assert (stored.dtype, stored.part_dtype("attention"), stored.part_dtype("mlp")) == ("fp4", "fp8", "fp4")
+
+
+def test_what_a_mixed_storage_does_not_represent_is_stated_or_refused() -> None:
+    listed = by_layer({"mlp.gate_proj": {"quant_algo": "W4A16_NVFP4"}})
+    listed["quantized_layers"]["lm_head"] = {"quant_algo": "W4A16_NVFP4"}
+    activations, output = quantised(listed).notices
+    assert "16-bit activations" in activations
+    assert "output projection is quantised" in output
+    with pytest.raises(InputError, match="quantized_layers"):
+        quantised({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"})
+    with pytest.raises(InputError, match="unknown quantisation: got 'INT3'"):
+        quantised(by_layer({"mlp.gate_proj": {"quant_algo": "INT3"}}))
+
+
+def test_the_dense_block_of_gemma4_is_not_its_experts() -> None:
+    gemma = {"model_type": "gemma4_text", "num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 16}
+    ignored = ["model.language_model.layers.*.mlp*", "model.language_model.layers.*.self_attn*"]
+    assert unquantized(ignored, **gemma) == {"attention": 1.0, "shared_experts": 1.0}
+
+
+def test_the_file_of_the_quantiser_counts_where_the_config_states_nothing(tmp_path: Path) -> None:
+    """Engines read it too (vLLM, get_quant_config)."""
+    beside = {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    assert load_config(tmp_path).weight_dtype == "bf16"
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(beside))
+    assert load_config(tmp_path).formats == (WeightFormat("fp8", kv_dtype="fp8"),)
+    assert load_config(tmp_path / "config.json").weight_dtype == "fp8"
+    stated = LLAMA | {"quantization_config": {"quant_method": "mxfp4"}}
+    (tmp_path / "config.json").write_text(json.dumps(stated))
+    assert load_config(tmp_path).weight_dtype == "fp4"  # config.json takes precedence
+    (tmp_path / "hf_quant_config.json").write_text("[]")
+    assert load_config(tmp_path).weight_dtype == "fp4"
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    with pytest.raises(InputError, match=r"hf_quant_config\.json must hold a JSON object"):
+        load_config(tmp_path)
 
 
 def test_a_plain_entry_matches_whole_pieces_only() -> None:

@@ -13,7 +13,7 @@ from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from catalogs.models.hf_config import load_config
-from catalogs.models.hf_families import KNOWN, NOT_GENERATIVE, NOT_MODELLED
+from catalogs.models.hf_families import BLOCK_SPARSE_NOTICE, KNOWN, NOT_GENERATIVE, NOT_MODELLED
 
 CORPUS = Path(__file__).resolve().parents[2] / "fuzz" / "corpus"
 CONFIGS = {name: json.loads((CORPUS / f"{name}.config.json").read_text()) for name in ("dense", "moe", "hybrid")}
@@ -57,10 +57,26 @@ def test_families_without_a_model_here_are_refused(kind: str, tmp_path: Path) ->
         read(CONFIGS["dense"] | {"model_type": kind}, tmp_path)
 
 
-@pytest.mark.parametrize("key", ["state_size", "ssm_cfg", "mamba_d_state", "block_types"])
+@pytest.mark.parametrize("key", ["state_size", "ssm_cfg", "mamba_d_state", "block_types", "compress_ratios"])
 def test_state_space_keys_of_an_unknown_family_are_refused(key: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"layers that are not modelled: got '{key}'"):
         read(CONFIGS["dense"] | {"model_type": "new", key: {"x": 1}}, tmp_path)
+
+
+def test_deepseek_v4_is_refused_as_its_compressed_attention_is_not_modelled(tmp_path: Path) -> None:
+    """Its one KV head of 512 values is no multi-query attention: the compression decides how many entries there are."""
+    assert "deepseek_v4" in NOT_MODELLED
+    v4 = {"model_type": "deepseek_v4", "num_key_value_heads": 1, "head_dim": 512, "o_lora_rank": 1024}
+    with pytest.raises(InputError, match="not modelled: got 'deepseek_v4'"):
+        read(CONFIGS["moe"] | v4 | {"compress_ratios": [0, 4, 128]}, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["minimax_m3", "another"])
+def test_attention_to_selected_blocks_carries_a_notice(kind: str, tmp_path: Path) -> None:
+    sparse = {"model_type": kind, "sparse_attention_config": {"sparse_topk_blocks": 16}}
+    assert BLOCK_SPARSE_NOTICE in read(CONFIGS["dense"] | sparse, tmp_path).notices[-1]
+    sparse["sparse_attention_config"] = {"use_sparse_attention": False}
+    assert not any(BLOCK_SPARSE_NOTICE in notice for notice in read(CONFIGS["dense"] | sparse, tmp_path).notices)
 
 
 def test_a_kind_of_layer_that_is_not_modelled_is_refused(tmp_path: Path) -> None:

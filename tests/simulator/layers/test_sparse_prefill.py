@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -14,12 +15,14 @@ from catalogs.deployments.schema import Deployment
 from catalogs.models.catalog import load_model
 from catalogs.models.layers import LayerGroup
 from catalogs.models.mixers import MlaAttention
+from catalogs.models.spec import ModelSpec
 from simulator.analysis.operators import operator_rows
 from simulator.cluster.compiled import compile_deployment
 from simulator.costs.pricing import N_CLASSES, Pricer
 from simulator.layers.operator_call import OperatorCall
 from simulator.layers.shard import Shard
 from simulator.layers.step import StepCalls, step_launches
+from simulator.memory.plan import weight_bytes
 from tests.simulator.plants import ToySource, resolved
 
 SELECTED: Final = 2048  # tokens for each query of GLM-5
@@ -127,6 +130,42 @@ def test_decodes_stream_the_keys_of_the_indexer_once_and_select_for_every_query(
     assert isinstance(chosen, Elementwise)
     assert float((scored.tokens * scored.bytes_per_token)[0]) == 64 * 8000 * (132 + 4 * queries)
     assert (float(chosen.tokens[0]), float(chosen.bytes_per_token[0])) == (64 * queries, 4 * 8000)
+
+
+def shared_indexer() -> tuple[ModelSpec, ModelSpec]:
+    """GLM-5, and GLM-5 whose last 75 layers attend to the tokens that the indexer of the first three selected."""
+    own = load_model("glm-5")
+    first, rest = own.groups
+    assert isinstance(rest.mixer, MlaAttention)
+    follows = replace(rest, mixer=replace(rest.mixer, index_n_heads=0, index_head_dim=0))
+    return own, replace(own, groups=(first, follows))
+
+
+def test_a_layer_with_the_selection_of_another_attends_to_as_many_tokens_and_runs_no_indexer() -> None:
+    """Its blocks of attention are those of GLM-5; projections, scores and selections are left to 3 of 78 layers."""
+    indexing = {"index_q", "index_k", "indexer", "select_entries"}
+    steps = [StepCalls(Shard(model, Layout(8), "bf16", "bf16")) for model in shared_indexer()]
+    n, context = np.array([64.0]), np.array([8000.0])
+    for found in ([s.decode(n, context, context) for s in steps], [s.prefill(1.0, 4000.0, 100.0) for s in steps]):
+        every, shared = ([(c.name, c.count, repr(c.op)) for c in listed if c.name not in indexing] for listed in found)
+        assert every == shared
+    for found in ([s.decode(n, context, context) for s in steps], [s.prefill(1.0, 4000.0, 100.0) for s in steps]):
+        every, shared = (
+            {name: sum(c.count for c in listed if c.name == name) for name in ("indexer", "select_entries")}
+            for listed in found
+        )
+        assert set(every.values()) == {78}
+        assert set(shared.values()) == {3}
+    for step, layers in zip(steps, (78, 3), strict=True):
+        assert sum(c.count for c in step.rank(64.0) if c.name == "index_k") == layers
+
+
+def test_memory_holds_the_indexers_that_there_are() -> None:
+    own, shared = shared_indexer()
+    indexer = 2048 * 32 * 128 + 6144 * (128 + 32)
+    bytes_of = [weight_bytes(Shard(model, Layout(8), "bf16", "bf16")) for model in (own, shared)]
+    assert bytes_of[0] - bytes_of[1] == pytest.approx(2 * 75 * (indexer + 2 * 128))
+    assert own.kv_bytes_per_token("fp8") - shared.kv_bytes_per_token("fp8") == 75 * 132
 
 
 def test_no_table_of_decode_attention_prices_the_indexer() -> None:
