@@ -13,7 +13,7 @@ from catalogs.models.hf_families import family_notices
 from catalogs.models.hf_quantization import read_weight_format, weight_notices
 from catalogs.models.hf_reader import ConfigReader, read_reader
 from catalogs.models.layers import FeedForward, LayerGroup, Mlp, Moe
-from catalogs.models.mixers import Attention, LinearAttention, Mixer, MlaAttention
+from catalogs.models.mixers import Attention, CompressedAttention, LinearAttention, Mixer, MlaAttention
 from catalogs.models.spec import ModelSpec
 
 #: Kinds of layer in `layer_types`.
@@ -60,6 +60,9 @@ FP32_ROUTERS: Final = frozenset(("minimax_m2",))
 #: Families that scale the output of the shared expert by a gate (shared_expert_gate).
 GATED_SHARED_EXPERTS: Final = frozenset(("qwen2_moe", "qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text"))
 
+#: The largest ratio of compressed attention whose entries are selected by an indexer (DeepSeek-V4: 4, beside 128).
+SELECTED_RATIO: Final = 4
+
 #: Families with a learned table of positions, and its number of extra rows.
 LEARNED_POSITIONS: Final = {"opt": 2, "gpt2": 0, "gpt_bigcode": 0, "bart": 2, "mbart": 2, "whisper": 0}
 
@@ -103,6 +106,7 @@ def model_from_config(config: ConfigReader, name: str) -> ModelSpec:
         learned_positions=positions + LEARNED_POSITIONS[kind] if kind in LEARNED_POSITIONS else 0,
         embedding_size=embedding if embedding != hidden else None,
         layer_norm=kind in LAYER_NORM,
+        residual_streams=config.count("hc_mult", default=1),
         max_position_tokens=positions,
         weight_dtype=weights.dtype,
         formats=(weights,),
@@ -183,6 +187,8 @@ def _pattern_layer(config: ConfigReader, letter: str) -> LayerGroup:
 
 def mixer_of(config: ConfigReader, layer: int) -> Mixer:
     """Return the mixer of decoder layer `layer`."""
+    if config.text("model_type") == "deepseek_v4":
+        return _compressed(config, layer)
     kind = layer_kind(config, layer)
     if kind == "linear_attention":
         return _kimi_delta(config) if config.section("linear_attn_config") else _delta_net(config)
@@ -317,6 +323,38 @@ def _mla(config: ConfigReader, layer: int) -> MlaAttention:
         index_head_dim=0 if shared else config.maybe_count("index_head_dim") or 0,
         index_topk_tokens=config.maybe_count("index_topk"),
     )
+
+
+def _compressed(config: ConfigReader, layer: int) -> CompressedAttention:
+    """Return a layer of DeepSeek-V4; those with the smallest ratio select the entries to which a query attends."""
+    ratio = _compress_ratio(config, layer)
+    selects = ratio is not None and ratio <= SELECTED_RATIO
+    return CompressedAttention(
+        n_heads=config.count("num_attention_heads"),
+        head_dim=config.count("head_dim"),
+        rope_head_dim=config.count("qk_rope_head_dim"),
+        q_lora_rank=config.count("q_lora_rank"),
+        o_lora_rank=config.count("o_lora_rank"),
+        o_groups=config.count("o_groups"),
+        window_tokens=config.count("sliding_window"),
+        compress_ratio=ratio,
+        index_n_heads=config.count("index_n_heads") if selects else 0,
+        index_head_dim=config.count("index_head_dim") if selects else 0,
+        index_topk_entries=config.count("index_topk") if selects else None,
+    )
+
+
+def _compress_ratio(config: ConfigReader, layer: int) -> int | None:
+    """Return the tokens of an entry, or None where a layer has a window alone.
+
+    The published config has one ratio for each layer, that of transformers the kinds of layers and their ratios.
+    """
+    if ratios := config.numbers("compress_ratios"):
+        return ratios[layer % len(ratios)] or None
+    kinds, rates = config.items("layer_types"), config.section("compress_rates")
+    if not kinds or rates is None:
+        raise InputError(f"{config.where}: config.json lacks compress_ratios")
+    return rates.maybe_count(str(kinds[layer % len(kinds)]))
 
 
 def _state_bytes(config: ConfigReader, *keys: str) -> float:

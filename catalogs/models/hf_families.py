@@ -27,8 +27,19 @@ _DECODERS: Final = frozenset(
 #: Families with a mixture of experts.
 _EXPERTS: Final = frozenset(
     (
-        *("deepseek", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe", "glm_moe_dsa", "gpt_oss", "granitemoe"),
-        *("hunyuan_v1_moe", "kimi_k2", "kimi_k25", "kimi_k3", "llama4", "llama4_text", "mimo_v2_flash", "minimax_m2"),
+        *("deepseek", "deepseek_v2", "deepseek_v3", "deepseek_v32", "deepseek_v4", "glm4_moe", "glm_moe_dsa"),
+        *(
+            "gpt_oss",
+            "granitemoe",
+            "hunyuan_v1_moe",
+            "kimi_k2",
+            "kimi_k25",
+            "kimi_k3",
+            "llama4",
+            "llama4_text",
+            "mimo_v2_flash",
+            "minimax_m2",
+        ),
         *("minimax_m3", "minimax_m3_text", "minimax_m3_vl", "minimax_m3_vl_text", "mixtral", "olmoe", "phimoe"),
         *("qwen2_moe", "qwen3_moe", "qwen3_omni_moe", "qwen3_vl_moe", "qwen3_vl_moe_text", "step3p5", "step3p7"),
     )
@@ -50,22 +61,10 @@ NOT_GENERATIVE: Final = frozenset(
     )
 )
 
-#: Families with layers that no mixer here represents: state-space and recurrent layers, convolutions, nested experts,
-#: and attention to compressed blocks of the context (deepseek_v4).
+#: Families with layers that no mixer here represents: state-space and recurrent layers, convolutions, nested experts.
 NOT_MODELLED: Final = frozenset(
     (
-        *(
-            "bamba",
-            "dbrx",
-            "deepseek_v4",
-            "falcon_h1",
-            "falcon_mamba",
-            "granitemoehybrid",
-            "hymba",
-            "jamba",
-            "jetmoe",
-            "lfm2",
-        ),
+        *("bamba", "dbrx", "falcon_h1", "falcon_mamba", "granitemoehybrid", "hymba", "jamba", "jetmoe", "lfm2"),
         *("lfm2_moe", "mamba", "mamba2", "minimax", "minimax_text_01", "phi4flash", "plamo2", "recurrent_gemma"),
         *("retnet", "rwkv", "rwkv5", "rwkv6", "rwkv7", "xlstm", "zamba", "zamba2"),
     )

@@ -14,6 +14,7 @@ from catalogs.models.hf_reader import ConfigReader
 from catalogs.models.layers import LayerGroup
 from catalogs.models.mixers import Part
 from catalogs.models.spec import PartFormat, WeightFormat
+from catalogs.units import MXFP4_BYTES
 
 #: Representative modules of each part; names differ by model family, so several are tried.
 PROBES: Final[dict[Part, tuple[str, ...]]] = {
@@ -48,6 +49,9 @@ DTYPES: Final = {
     **dict.fromkeys(("float16", "fp16", "half"), "fp16"),
     "float8_e4m3fn": "fp8",
 }
+
+#: The modules of routed experts, without shared ones.
+EXPERTS_ALONE: Final = r"re:.*\.experts\..*"
 
 #: Names of `kv_cache_quant_algo`; only FP8 is a default of engines.
 KV_ALGORITHMS: Final = ("FP8", "INT8", "NVFP4", "NONE")
@@ -336,6 +340,8 @@ def read_weight_format(config: ConfigReader, layers: list[LayerGroup], hidden: i
             raise InputError(rule, name, nearest_name(name, DTYPES, 0.7) or "bfloat16, float16 or float32")
         return WeightFormat(DTYPES[name])
     storages = _mixed_storages(section) or [_Storage(*_dtype_and_bytes(section))]
+    if config.text("expert_dtype") == "fp4":  # DeepSeek-V4: MXFP4, whatever the quantization_config says of the rest
+        storages = [_Storage("fp4", MXFP4_BYTES, IgnoreList((EXPERTS_ALONE,))), *storages]
     ignored: list[object] = []
     for key in ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers", "llm_int8_skip_modules"):
         ignored += section.items(key) or []

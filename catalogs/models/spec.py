@@ -60,7 +60,7 @@ class WeightFormat:
 
     def has_scale_blocks(self, part: Part) -> bool:
         """Return whether most of a part's weights are stored in FP8 with one scale for a block of them."""
-        return self.dtype == self.part_dtype(part) == "fp8" and self.block_size is not None
+        return self.part_dtype(part) == "fp8" and self.block_size is not None
 
     def part_bytes_per_weight(self, part: Part) -> float:
         """Return the mean stored bytes per linear weight of a part, including scales."""

@@ -63,12 +63,45 @@ def test_state_space_keys_of_an_unknown_family_are_refused(key: str, tmp_path: P
         read(CONFIGS["dense"] | {"model_type": "new", key: {"x": 1}}, tmp_path)
 
 
-def test_deepseek_v4_is_refused_as_its_compressed_attention_is_not_modelled(tmp_path: Path) -> None:
-    """Its one KV head of 512 values is no multi-query attention: the compression decides how many entries there are."""
-    assert "deepseek_v4" in NOT_MODELLED
-    v4 = {"model_type": "deepseek_v4", "num_key_value_heads": 1, "head_dim": 512, "o_lora_rank": 1024}
-    with pytest.raises(InputError, match="not modelled: got 'deepseek_v4'"):
-        read(CONFIGS["moe"] | v4 | {"compress_ratios": [0, 4, 128]}, tmp_path)
+V4: dict[str, object] = {
+    **{"model_type": "deepseek_v4", "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 16},
+    **{"qk_rope_head_dim": 4, "q_lora_rank": 8, "o_lora_rank": 5, "o_groups": 2, "sliding_window": 4, "hc_mult": 4},
+    **{"index_n_heads": 3, "index_head_dim": 6, "index_topk": 7, "num_hidden_layers": 3},
+}
+
+
+@pytest.mark.parametrize(
+    "ratios",
+    [
+        {"compress_ratios": [0, 4, 128, 0]},
+        {
+            "layer_types": ["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"],
+            "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128},
+        },
+    ],
+)
+def test_deepseek_v4_attends_to_compressed_entries(ratios: dict[str, object], tmp_path: Path) -> None:
+    """The published config has a ratio for each layer and one for its prediction module; transformers names kinds."""
+    model = read(CONFIGS["moe"] | V4 | ratios, tmp_path)
+    window, selecting, compressed = (group.mixer for group in model.groups)
+    assert (window.compress_ratio, selecting.compress_ratio, compressed.compress_ratio) == (None, 4, 128)
+    assert [m.index_topk_entries for m in (window, selecting, compressed)] == [None, 7, None]
+    assert [m.index_n_heads for m in (window, selecting, compressed)] == [0, 3, 0]
+    assert model.residual_streams == 4
+
+
+def test_deepseek_v4_without_ratios_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="lacks compress_ratios"):
+        read(CONFIGS["moe"] | V4, tmp_path)
+
+
+def test_experts_of_deepseek_v4_are_in_fp4_and_the_rest_in_fp8(tmp_path: Path) -> None:
+    fp8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
+    stored = {"compress_ratios": [0, 4, 128], "expert_dtype": "fp4", "quantization_config": fp8}
+    (found,) = read(CONFIGS["moe"] | V4 | stored, tmp_path).formats
+    assert found.has_mxfp4("experts")
+    assert found.has_scale_blocks("attention")
+    assert found.part_dtype("attention") == "fp8"
 
 
 @pytest.mark.parametrize("kind", ["minimax_m3", "another"])
