@@ -232,7 +232,7 @@ def first_plan_on(
     own = request.replace(hardware=hardware.text, search=options, max_usd_per_hour=None)
     tried: dict[Candidate, bool] = {}
     try:
-        evaluator, prices = elsewhere(hardware), PriceList(request.tariff, hardware)
+        evaluator, prices = elsewhere(hardware), PriceList(request.tariff, hardware, request.accounting.owned)
         prices.check()
         left, _ = apply_bounds(own, evaluator)
     except InputError:

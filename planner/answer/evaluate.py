@@ -432,7 +432,7 @@ class PlanEvaluator:
             latency_cdf=cdf_of(verdict, self.tester.slos),
             capacity_requests_per_s=capacity,
             cost=money(rates, price),
-            energy=energy(rates, grid),
+            energy=energy(rates, grid, self.prices.pue),
             memory=Memory.model_validate(facts.memory),
             time_breakdown={
                 name: float(np.mean([d.time_breakdown.get(name, 0.0) for d in details]))

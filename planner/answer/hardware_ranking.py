@@ -17,6 +17,7 @@ from typing import Final, Literal
 from catalogs.hardware.specs import Hardware
 from catalogs.io.json_block import JsonBlock
 from planner.answer.evaluate import OTHER, EvaluatedPlan, PlanEvaluator, objective_value
+from planner.answer.plan_schema import Plan
 from planner.economics.money import offer_words, rented_words
 from planner.evaluation.evaluator import RequestCounter, Verdict
 from planner.evaluation.queueing import OVERLOAD
@@ -297,6 +298,12 @@ def _ruled_out_row(kind: str, reasons: Sequence[Discard]) -> HardwareRow:
     return HardwareRow(hardware=kind, state="ruled out", why=why)
 
 
+def _latency_s(plan: Plan, metric: str, stat: str) -> float | None:
+    """Return a statistic in seconds: the value of its objective, as metrics hold a few statistics only."""
+    own = next((row for row in plan.slo if (row.metric, row.stat) == (metric, stat)), None)
+    return plan.latency_s(metric, stat) if own is None else own.value_s
+
+
 def _plan_row(entry: EvaluatedPlan) -> HardwareRow:
     """Return the row of a kind with a plan."""
     plan, candidate = entry.plan, entry.candidate
@@ -316,9 +323,9 @@ def _plan_row(entry: EvaluatedPlan) -> HardwareRow:
         usd_per_million_output_tokens=None if cost is None else cost.usd_per_million_output_tokens,
         j_per_output_token=None if used is None else used.j_per_output_token,
         capacity_requests_per_s=entry.capacity_requests_per_s,
-        ttft_s=plan.latency_s(TTFT.name, ttft),
+        ttft_s=_latency_s(plan, TTFT.name, ttft),
         ttft_stat=ttft,
-        tpot_s=plan.latency_s(TPOT.name, tpot),
+        tpot_s=_latency_s(plan, TPOT.name, tpot),
         tpot_stat=tpot,
         limited_by=plan.limited_by,
         weight_dtype=candidate.weight_dtype,

@@ -11,19 +11,20 @@ from typing import Final
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.words import percent, rate, seconds
-from planner.answer.candidate_search import tester_of
+from planner.answer.candidate_search import holds, tester_of
 from planner.answer.evaluate import BEST, EvaluatedPlan, PlanEvaluator
 from planner.answer.more_hardware import HardwareSizing, SearchOn, more_of
 from planner.answer.plan_schema import Memory, Plan, SloResult
 from planner.answer.schema import Refusal, Suggestion
 from planner.evaluation.api_processes import api_server_variants
+from planner.evaluation.capacity import TOLERANCE
 from planner.evaluation.evaluator import SHORT_RUN_MARGIN, Evaluator
 from planner.evaluation.queueing import FIRST_TOKEN_STAGES, OVERLOAD
 from planner.problem.candidate import Candidate
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.overrides import Overrides
 from planner.problem.request import LEAST_CONFIDENCE, PlanRequest
-from planner.problem.slo import Slo, seconds_text
+from planner.problem.slo import Slo, parse_slos, seconds_text
 from planner.search.candidate_tester import UNSTABLE, Outcome
 from planner.space.bounds import MEMORY, NOT_ADMITTED, NOT_RENTED, REQUEST_LENGTH, Discard
 from planner.space.candidates import candidates, distance_from_defaults
@@ -31,13 +32,17 @@ from planner.space.candidates import candidates, distance_from_defaults
 #: Weight dtypes to try, widest first.
 NARROWER: Final = ("fp8", "int4")
 
-#: A relaxed limit is this multiple of the value at the required confidence, rounded up to two digits.
-MARGIN: Final = 1.1
+#: A relaxed limit is this multiple of the value at the required confidence, rounded up to two digits. All replicas
+#: together may need the second.
+MARGINS: Final = (1.1, 1.3)
 
 #: Seeds of the closest plan, whose replicas are not simulated together.
 CLOSEST: Final = replace(BEST, whole_cluster=False)
 
 _MAX_TRIES: Final = 4
+
+#: Digits of a rate that is suggested.
+_RATE_DIGITS: Final = 3
 
 #: Steps in which a lower confidence is tried.
 _LESS_SURE: Final = 0.03
@@ -151,7 +156,7 @@ class Refuser:
             return verdict.rejection
         if not verdict.stable:
             return f"the queue grows without limit {at}: even the closest plan is overloaded"
-        load = at if self.request.requests_per_s is not None else f"{at}, a light load"
+        load = at if self.request.given else f"{at}, a light load"
         row = max((row for row in entry.plan.slo if not row.met), key=_excess, default=None)
         if row is None and not entry.survives:
             return f"the objectives are met {load}, but not after a failure that must be tolerated"
@@ -182,25 +187,42 @@ class Refuser:
         """Yield looser objectives, a lower confidence and a lower load that the closest plan meets."""
         missed = any(not row.met for row in entry.plan.slo)  # false if a replica alone meets what all together miss
         if missed and entry.verdict.stable and all(row.value_at_confidence_s is not None for row in entry.plan.slo):
-            pairs = zip(self.request.slos, entry.plan.slo, strict=True)
-            text = ",".join(_relaxed(slo, row) for slo, row in pairs)
-            yield Suggestion.simulated("slo", f"objectives of {text}", text)
+            yield from self._looser(entry)
         sure = self._lower_confidence(entry)
         if sure is not None:
             yield Suggestion.simulated("confidence", f"a confidence of {percent(sure)} (--confidence {sure:g})", sure)
-        carried = entry.capacity_requests_per_s
-        for _ in range(_MAX_TRIES if self.request.requests_per_s is not None else 0):
+        below = self.request.requests_per_s
+        if below is not None:
+            yield from self._lower_rate(entry, below)
+
+    def _looser(self, entry: EvaluatedPlan) -> Iterator[Suggestion]:
+        """Yield the objectives that the closest plan meets at the rate of the request, with all of its replicas."""
+        for margin in MARGINS:
+            pairs = zip(self.request.slos, entry.plan.slo, strict=True)
+            text = ",".join(_relaxed(slo, row, margin) for slo, row in pairs)
+            tester = replace(self.plan_evaluator.tester, slos=parse_slos(text.split(",")))
+            if replace(self.plan_evaluator, tester=tester).is_sure(entry.candidate, entry.requests_per_s):
+                yield Suggestion.simulated("slo", f"objectives of {text}", text)
+                break
+
+    def _lower_rate(self, entry: EvaluatedPlan, below: float) -> Iterator[Suggestion]:
+        """Yield a rate below that of the request that the closest plan carries, with the digits that are printed."""
+        candidate, tolerated = entry.candidate, self.request.spare.factor(entry.candidate)
+        for _ in range(_MAX_TRIES):
+            carried = min((entry.capacity_requests_per_s or 0.0) / tolerated, below / (1 + TOLERANCE))
             if not carried:
                 break
-            lower = self._entry(entry.candidate, requests_per_s=carried)
-            if lower.met:
-                yield Suggestion.simulated("rate", f"at most {rate(carried)} on the closest plan", carried)
+            below = _as_printed(carried)
+            entry = self._entry(candidate, requests_per_s=below)
+            if holds(entry):
+                yield Suggestion.simulated("rate", f"at most {rate(below)} on the closest plan", below)
                 break
-            carried = lower.capacity_requests_per_s
 
     def _entry(self, candidate: Candidate, **changes: float) -> EvaluatedPlan:
         """Return the closest plan under another load or with another confidence."""
-        tester = replace(self.plan_evaluator.tester, **changes)  # type: ignore[arg-type]
+        evaluator, load = self.plan_evaluator.evaluator, {k: v for k, v in changes.items() if k == "requests_per_s"}
+        required = tester_of(self.request.replace(**load), evaluator, ()).required  # of replicas that may be lost
+        tester = replace(self.plan_evaluator.tester, required=required, **changes)  # type: ignore[arg-type]
         return replace(self.plan_evaluator, tester=tester).entry(candidate, None, BEST)
 
     def _lower_confidence(self, entry: EvaluatedPlan) -> float | None:
@@ -210,7 +232,7 @@ class Refuser:
         """
         sure = math.floor(100 * min((row.probability_met for row in entry.plan.slo), default=0.0)) / 100
         while entry.verdict.met and LEAST_CONFIDENCE <= sure < self.request.confidence:
-            if self._entry(entry.candidate, confidence=sure).met:
+            if holds(self._entry(entry.candidate, confidence=sure)):
                 return sure
             sure = round(sure - _LESS_SURE, 2)
         return None
@@ -251,7 +273,7 @@ class Refuser:
             if budget is None or price is None or price.usd_per_hour <= budget:
                 yield Suggestion.simulated("hardware", change, hardware.text)
             else:
-                usd = price.usd_per_hour
+                usd = math.ceil(100 * price.usd_per_hour - 1e-6) / 100  # rounded down, it would not suffice
                 yield Suggestion.simulated(
                     "budget", f"a budget of ${usd:.2f} per hour instead of ${budget:g}: {change}", usd
                 )
@@ -325,12 +347,18 @@ def _excess(row: SloResult) -> tuple[float, float]:
     return (math.inf if value_s is None else value_s / row.limit_s), row.share
 
 
-def _relaxed(slo: Slo, row: SloResult) -> str:
+def _as_printed(per_s: float) -> float:
+    """Return a rate rounded down to the digits that are printed, so that what is printed is what was simulated."""
+    digit = 10.0 ** (math.floor(math.log10(per_s)) - _RATE_DIGITS + 1)
+    return float(f"{math.floor(per_s / digit * (1 + 1e-12)) * digit:.{_RATE_DIGITS}g}")
+
+
+def _relaxed(slo: Slo, row: SloResult, margin: float) -> str:
     """Return the text of an objective that its value at the required confidence meets, with a margin."""
     value_s = row.value_at_confidence_s or math.nan
     limit_s = slo.limit_s
     if not row.met and value_s > slo.limit_s:
-        relaxed_s = value_s * MARGIN
+        relaxed_s = value_s * margin
         digit = 10.0 ** (math.floor(math.log10(relaxed_s)) - 1)
         limit_s = float(f"{math.ceil(relaxed_s / digit) * digit:.3g}")
     return f"{slo.name}={seconds_text(limit_s)}"

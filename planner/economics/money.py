@@ -239,6 +239,8 @@ def price_rows(
 ) -> list[PriceLine]:
     """Return one row per region of a cloud and commitment, and one per estimate, cheapest first; [] without a price.
 
+    Regions that ask the same price stay in the order in which one of them is chosen for the bill.
+
     Args:
         need: The accelerators of the plan.
         output_tokens_per_s: Output tokens of the plan per second, by which the prices are divided.
@@ -250,7 +252,7 @@ def price_rows(
         _price_line(price, (output_tokens_per_s, total_tokens_per_s), kwh_per_million)
         for price in (*prices, *list_estimates(need))
     ]
-    return sorted(rows, key=lambda row: (row.usd_per_hour, row.place))
+    return sorted(rows, key=lambda row: (round(row.usd_per_hour, 6), row.estimate or ""))
 
 
 def _price_line(price: Price, tokens_per_s: tuple[float, float], kwh_per_million: float | None) -> PriceLine:

@@ -15,10 +15,28 @@ from planner.problem.candidate import Candidate
 from planner.problem.slo import Slo
 from planner.space.bounds import Discard, latency_discard, length_discard, memory_discard
 from planner.space.speculative import CycleS, per_token
+from simulator.core.batch import BatchShape
 from simulator.costs.step_cost import StepCost
 from simulator.costs.totals import StepTotals
 
 CandidateQueueing = QueueingModel | DisaggregatedQueueing | EncoderPoolQueueing
+
+
+@dataclass(slots=True)
+class StepTimes:
+    """The seconds of steps by one step cost, each computed once: candidates that share it ask for the same steps."""
+
+    cost: StepCost
+    _known: dict[tuple[object, ...], float] = field(default_factory=dict, repr=False)
+
+    def cycle_s(self, shape: BatchShape) -> float:
+        """Return the seconds from the start of this step to the start of the next."""
+        if shape.ranks:
+            return self.cost.cycle_s(shape)
+        counts = shape.counts()
+        if (seconds := self._known.get(counts)) is None:
+            seconds = self._known[counts] = self.cost.cycle_s(shape)
+        return seconds
 
 
 @dataclass(eq=False)
@@ -32,6 +50,7 @@ class ClosedForms:
     _saturation: dict[Candidate, float] = field(default_factory=dict, repr=False)
     _operator_errors: dict[Candidate, float] = field(default_factory=dict, repr=False)
     _floors: dict[tuple[object, ...], Discard | None] = field(default_factory=dict, repr=False)
+    _step_times: dict[StepCost, StepTimes] = field(default_factory=dict, repr=False)
 
     def discard(self, candidate: Candidate) -> Discard | None:
         """Return why a candidate can never meet the objectives, or None.
@@ -64,7 +83,7 @@ class ClosedForms:
         if not slos:
             return None
         resolved = self.deployments.resolved(pool)
-        cycle_s = per_token(self.deployments.step_cost(pool).cycle_s, resolved, most=True)
+        cycle_s = per_token(self._cycle_s(self.deployments.step_cost(pool)), resolved, most=True)
         return latency_discard(cycle_s, resolved.limits, self.statistics.sample, slos)
 
     def queueing(self, candidate: Candidate) -> CandidateQueueing:
@@ -104,7 +123,7 @@ class ClosedForms:
         return QueueingModel(
             replicas=candidate.replicas,
             microbatches=candidate.microbatches,
-            cycle_s=self._with_media(per_token(compiled.cost.cycle_s, compiled.resolved), compiled.cost),
+            cycle_s=self._with_media(per_token(self._cycle_s(compiled.cost), compiled.resolved), compiled.cost),
             seats=max(1, seats // candidate.layout.pipeline_parallel),
             max_num_batched_tokens=candidate.max_num_batched_tokens,
             input_tokens=lengths.input_mean,
@@ -113,6 +132,11 @@ class ClosedForms:
             variability=lengths.variability,
             input_quantile=lengths.input_at,
         )
+
+    def _cycle_s(self, cost: StepCost) -> CycleS:
+        if cost not in self._step_times:
+            self._step_times[cost] = StepTimes(cost)
+        return self._step_times[cost].cycle_s
 
     def _with_media(self, cycle_s: CycleS, cost: StepCost) -> CycleS:
         """Return the seconds of a step with the encoding of items spread evenly over the tokens of prompts."""

@@ -160,6 +160,13 @@ class SimulatedRuns:
         uses, tokens = steady_uses(done, measured, observation.stable)
         drawn = power_and_energy(uses, tokens)
         joules = drawn["energy"]["total_j_per_output_token"]
+        # The window has more or fewer tokens than the load has on average; every power is that of the load.
+        if joules is not None and uses[0].duration_s > 0:
+            own_per_s = tokens / uses[0].duration_s
+            drawn["power"] = {
+                name: None if w is None else w * output_tokens_per_s / parts / own_per_s
+                for name, w in drawn["power"].items()
+            }
         window = RequestWindow(done, measured)
         return RunDetail(
             observation=observation,

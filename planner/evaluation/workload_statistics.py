@@ -15,6 +15,7 @@ from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock
 from catalogs.models.media_items import MediaLayout
 from catalogs.workloads.length_statistics import LengthStatistics, TokenStatistics
+from catalogs.workloads.replay import Replay
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.synthetic import SyntheticWorkload
 from catalogs.workloads.workload import Workload
@@ -138,7 +139,9 @@ def open_loop(workload: Workload) -> Workload:
 def workload_of(request: PlanRequest, given: Workload | None = None) -> Workload:
     """Return the workload of a request for an evaluator: at a constant rate, even if the load changes with time.
 
-    Conversations are in a steady state too: at any time some begin, and others are at one of their turns.
+    Conversations are in a steady state too: at any time some begin, and others are at one of their turns. Each seed
+    replays another part of a trace: the same requests again would say nothing about the sampling noise, and the first
+    of a trace need not be like the others.
 
     Args:
         request: The request.
@@ -147,8 +150,16 @@ def workload_of(request: PlanRequest, given: Workload | None = None) -> Workload
     Raises:
         InputError: The workload is unknown or has no rate.
     """
-    found = given or with_steady_sessions(open_loop(request.read_workload()))
+    found = given or with_parts_by_seed(with_steady_sessions(open_loop(request.read_workload())))
     return steady(found) if request.over_time else found
+
+
+def with_parts_by_seed(workload: Workload) -> Workload:
+    """Return the workload such that each seed replays another part of it, if it is a trace."""
+    content = workload.content
+    if not isinstance(content, Replay):
+        return workload
+    return replace(workload, content=replace(content, part_by_seed=True))
 
 
 def with_steady_sessions(workload: Workload) -> Workload:

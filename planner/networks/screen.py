@@ -67,10 +67,10 @@ def _feasible(answer: NetworkAnswer, best: NetworkPlan) -> Iterator[Line]:
     yield "Energy", _energy_line(best, unit)
     yield from _machine(best)
     for other in answer.alternatives:
-        yield "Alternative", f"{other.words}: {difference_words(other, unit)}"
+        yield "Alternative", f"{other.words}: {difference_words(best, other, unit)}"
     for i, kind in enumerate(answer.hardware):
-        yield "" if i else "Hardware", _hardware_words(kind, unit)
-    for notice in (*answer.search.left_out, *best.notices[:4]):
+        yield "" if i else "Hardware", _hardware_words(kind, best, unit)
+    for notice in (*answer.search.left_out, *best.notices):
         yield "Note", notice
     yield "Repeat", answer.reproduce.command
     yield _search(answer)
@@ -106,7 +106,7 @@ def _money(plan: NetworkPlan, unit: str) -> Iterator[Line]:
         yield "Cost", "unknown: no price for this hardware (give one with --price USD_PER_HOUR)"
         return
     month = "" if cost.usd_per_month is None else f" (${cost.usd_per_month:,.0f} a month)"
-    yield "Cost", f"{dollars(cost.usd_per_hour)}/h{month}; {per_units(plan.usd_per_unit, unit, dollars)}"
+    yield "Cost", f"{dollars(cost.usd_per_hour)}/h{month}; {cost_words(plan, unit)}"
     yield "", offer_words(cost)
 
 
@@ -118,21 +118,32 @@ def _energy_line(plan: NetworkPlan, unit: str) -> str:
     return f"{kilowatts(energy.w_mean)}; {per_unit} (PUE {energy.pue:g}; {grid})"
 
 
-def energy_words(plan: NetworkPlan, unit: str) -> str:
-    """Return the energy of a unit."""
-    return per_units(plan.energy.wh_per_unit, unit, lambda wh: f"{digits(wh)} Wh")
+def cost_words(plan: NetworkPlan | NetworkHardwareRow, unit: str, like: NetworkPlan | None = None) -> str:
+    """Return the cost of a unit, of as many units as that of the plan `like`, if given."""
+    return per_units(plan.usd_per_unit, unit, dollars, None if like is None else like.usd_per_unit)
 
 
-def carbon_words(plan: NetworkPlan, unit: str) -> str:
-    """Return the carbon of a unit."""
-    return per_units(plan.energy.gco2e_per_unit, unit, lambda grams: f"{digits(grams)} gCO2e")
+def energy_words(plan: NetworkPlan, unit: str, like: NetworkPlan | None = None) -> str:
+    """Return the energy of a unit, of as many units as that of the plan `like`, if given."""
+    return per_units(
+        plan.energy.wh_per_unit, unit, lambda wh: f"{digits(wh)} Wh", None if like is None else like.energy.wh_per_unit
+    )
 
 
-def per_units(value: float | None, unit: str, write: Callable[[float], str]) -> str:
-    """Return an amount per unit, or per thousand or million units where one of them is small."""
+def carbon_words(plan: NetworkPlan, unit: str, like: NetworkPlan | None = None) -> str:
+    """Return the carbon of a unit, of as many units as that of the plan `like`, if given."""
+    grams = None if like is None else like.energy.gco2e_per_unit
+    return per_units(plan.energy.gco2e_per_unit, unit, lambda value: f"{digits(value)} gCO2e", grams)
+
+
+def per_units(value: float | None, unit: str, write: Callable[[float], str], like: float | None = None) -> str:
+    """Return an amount per unit, or per thousand or million units where one of them is small.
+
+    With `like`, the number of units is that at which this amount is written, so that amounts of one list compare.
+    """
     if value is None:
         return "unknown"
-    count = next((n for n in (1, 1000) if value * n >= _SMALL), 1_000_000)
+    count = next((n for n in (1, 1000) if (like or value) * n >= _SMALL), 1_000_000)
     return f"{write(value * count)} per {unit}" if count == 1 else f"{write(value * count)} per {count:,} {unit}s"
 
 
@@ -164,20 +175,20 @@ def error_words(error: PriceError) -> str:
     return f"this hardware was not measured: a job is assumed to take {span} in 90 % of cases; {sized}"
 
 
-def _hardware_words(row: NetworkHardwareRow, unit: str) -> str:
+def _hardware_words(row: NetworkHardwareRow, best: NetworkPlan, unit: str) -> str:
     if row.state == "holds":
-        return f"{row.words}: {dollars(row.usd_per_hour)}/h, {per_units(row.usd_per_unit, unit, dollars)}"
+        return f"{row.words}: {dollars(row.usd_per_hour)}/h, {cost_words(row, unit, best)}"
     return f"{row.hardware}: no plan, {row.why}"
 
 
-def difference_words(other: NetworkPlan, unit: str) -> str:
-    """Return the capacity, the cost and the energy of an alternative."""
+def difference_words(best: NetworkPlan, other: NetworkPlan, unit: str) -> str:
+    """Return the capacity, the cost and the energy of an alternative, of as many units as those of the best plan."""
     found = []
     if (capacity := capacity_words(other)) is not None:
         found.append(f"capacity {capacity}")
     if other.cost is not None and other.cost.usd_per_hour is not None:
-        found.append(f"{dollars(other.cost.usd_per_hour)}/h, {per_units(other.usd_per_unit, unit, dollars)}")
-    return ", ".join([*found, energy_words(other, unit)])
+        found.append(f"{dollars(other.cost.usd_per_hour)}/h, {cost_words(other, unit, best)}")
+    return ", ".join([*found, energy_words(other, unit, best)])
 
 
 def _search(answer: NetworkAnswer) -> Line:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
-from catalogs.economics.electricity import DEFAULT_REGION, Grid, load_grid
+from catalogs.economics.electricity import DEFAULT_PUE, DEFAULT_REGION, Grid, load_grid
 from catalogs.economics.locations import LocatedGrid, locate_grid
 from catalogs.economics.prices import Price, RentalNeed
 from catalogs.hardware.specs import Hardware
+from planner.economics.ownership import OwnedHardware
 from planner.problem.candidate import Candidate
 from planner.problem.tariff import Tariff, table_price
+
+#: Why the grid of owned hardware is the default if `tariff.grid` names none.
+OWN_PLACE_UNKNOWN: Final = "assumed: the place of the owned hardware is unknown"
 
 
 def rental_need(candidate: Candidate) -> RentalNeed:
@@ -36,10 +41,18 @@ class PriceList:
     Attributes:
         tariff: The tariff of the request.
         whole: The hardware that the user's own price, if given, applies to.
+        owned: The user's figures of owned hardware; energy and carbon are then those of its site.
     """
 
     tariff: Tariff
     whole: Hardware
+    owned: OwnedHardware | None = None
+
+    @property
+    def pue(self) -> float:
+        """Return the facility overhead of every kWh and gram: that of the owned hardware if given, or the default."""
+        given = None if self.owned is None else self.owned.pue
+        return DEFAULT_PUE if given is None else given
 
     def price(self, subject: Candidate | Hardware) -> Price | None:
         """Return the price of a candidate, or of all of some hardware; None if no price is known.
@@ -76,11 +89,15 @@ class PriceList:
         return self.usd_per_hour(replace(candidate, replicas=replicas))
 
     def grid(self, subject: Candidate | Hardware) -> LocatedGrid:
-        """Return the grid that supplies the rented hardware: the given one, or that of the region of the price.
+        """Return the grid that supplies the hardware: the given one, or that of the region of the price.
+
+        Owned hardware is not in the region of a price, so its grid is the given one or the default.
 
         Raises:
             InputError: The grid is unknown.
         """
+        if self.owned is not None and self.tariff.grid is None:
+            return LocatedGrid(self.own_grid(), OWN_PLACE_UNKNOWN, known=False)
         return locate_grid(self.price(subject), self.tariff.grid)
 
     def own_grid(self) -> Grid:
@@ -93,7 +110,7 @@ class PriceList:
 
     def of_other(self, hardware: Hardware) -> PriceList:
         """Return the catalog prices of other hardware; the user's own price applies to the requested hardware only."""
-        return PriceList(self.tariff.replace(usd_per_hour=None), hardware)
+        return PriceList(self.tariff.replace(usd_per_hour=None), hardware, self.owned)
 
     def check(self) -> None:
         """Look up the price and the grid once.

@@ -172,11 +172,14 @@ def energy(m: ReportData, plan: Plan) -> PageSection:
     if e is None or not m.carbon:
         text = "The energy is unknown, because the plan was not simulated."
         return PageSection("Energy and carbon", [note(text)], "Energy")
+    owned = m.answer.request.accounting.owned
+    given = owned is not None and owned.pue is not None
+    site = "given: accounting.owned.pue" if given else "assumed: Uptime Institute survey 2024, newer sites"
     rows = [
         ("Mean power at the servers", kilowatts(e.w_mean), "simulated: accelerators by operator, hosts by load"),
         ("Energy per output token", joules(e.j_per_output_token), "simulated, at the servers"),
         ("Energy per million output tokens", f"{e.kwh_per_million_output_tokens:.3g} kWh", "including the facility"),
-        ("Facility over servers (PUE)", f"{e.pue:g}", "assumed: Uptime Institute survey 2024, newer sites"),
+        ("Facility over servers (PUE)", f"{e.pue:g}", site),
         ("Carbon intensity", f"{e.grid_gco2e_per_kwh:g} g CO2e/kWh", f"{grid_words(e)}: {e.grid_source}"),
         ("Carbon per million output tokens", grams(e.gco2e_per_million_output_tokens), "product of the above"),
     ]

@@ -14,7 +14,6 @@ from typing import Final
 import numpy as np
 
 from catalogs.arrays import FloatArray
-from catalogs.economics.electricity import DEFAULT_PUE
 from planner.economics.money import JOULES_PER_KWH, MILLION, SECONDS_PER_HOUR
 from planner.evaluation.confidence import allowance_for
 from planner.evaluation.evaluator import (
@@ -140,7 +139,7 @@ class ParetoSpace:
             if axis.name == "energy":
                 return joules_per_token
             grid = self.prices.grid(point.candidate).grid
-            return joules_per_token * MILLION / JOULES_PER_KWH * DEFAULT_PUE * grid.gco2e_per_kwh
+            return joules_per_token * MILLION / JOULES_PER_KWH * self.prices.pue * grid.gco2e_per_kwh
 
         return tuple(value(axis) for axis in self.axes)
 

@@ -20,7 +20,6 @@ import numpy as np
 from calibration.accuracy.stated_error import StatedError
 from catalogs.arrays import FloatArray
 from catalogs.deployments.autoscaling import Autoscaling, ColdStart, parse_autoscaling
-from catalogs.economics.electricity import DEFAULT_PUE
 from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock, every_key_set
 from catalogs.ui.terminal import Line, status_line
@@ -240,6 +239,7 @@ def _unit(chosen: ChosenPlan, cold_start_s: float) -> ReplicaUnit:
         limit=max(replicas_of(chosen.evaluator.names, candidate.layout), candidate.replicas),
         spare=request.spare.lost(candidate),
         usd_per_hour=usd_per_hour,
+        pue=chosen.prices.pue,
         cold_start_s=cold_start_s,
         sure=request.confidence,
     )
@@ -255,6 +255,7 @@ class ReplicaUnit:
         limit: Maximum number of replicas on the hardware of the request.
         spare: Number of replicas that may fail.
         usd_per_hour: Returns the price of a number of replicas; None if no price is known.
+        pue: The energy of the facility over that of the servers.
         cold_start_s: Seconds from the order of a replica to its first request.
         sure: Confidence of `carries_per_s`, and with which a size must meet the objectives.
     """
@@ -264,6 +265,7 @@ class ReplicaUnit:
     limit: int
     spare: int
     usd_per_hour: Callable[[int], float | None]
+    pue: float
     cold_start_s: float
     sure: float
 
@@ -397,7 +399,7 @@ class OverTime:
             scaling=None if scaling is None else every_key_set(scaling),
             accelerator_hours_per_day=hours,
             usd_per_day=None if usd is None else usd * replica_hours / rented,
-            kwh_per_day=day.joules / JOULES_PER_KWH * DEFAULT_PUE * per_day,
+            kwh_per_day=day.joules / JOULES_PER_KWH * self.unit.pue * per_day,
             windows_met=day.windows_met(slos),
             windows_met_ci_low=min(windows_met),
             windows_met_ci_high=max(windows_met),

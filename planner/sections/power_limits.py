@@ -28,7 +28,7 @@ from planner.problem.key_definition import refuse_if
 from planner.problem.latency_metrics import E2E, TPOT, TTFT
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
-from planner.search.candidate_tester import CandidateTester
+from planner.search.candidate_tester import HALF_TIE, CandidateTester
 from planner.sections.section import ChosenPlan, Section
 
 #: Maximum number of requests of a run. The rows are only compared with each other, so short runs are enough.
@@ -221,7 +221,8 @@ def power_limits(evaluator: SimulatedEvaluator, subject: EvaluatedPlan, caps_w: 
     """Simulate the plan without a limit and under each limit of `caps_w`, watts per accelerator, the highest first.
 
     A limit that cannot be kept or has no effect becomes an `UnusableLimit`. The capacities are found with one seed and
-    scaled so that the row without a limit has the capacity stated in the answer.
+    scaled so that the row without a limit has the capacity stated in the answer. A row meets the objectives if its
+    capacity reaches the planned rate.
     """
     unit = evaluator.names_of(subject.candidate).hardware.accelerator
     rows: list[LimitedRun | UnusableLimit] = []
@@ -284,11 +285,13 @@ def _compared(row: LimitedRun, plain: LimitedRun, subject: EvaluatedPlan) -> Lim
     ours, own = row.capacity_requests_per_s, plain.capacity_requests_per_s
     stated = subject.capacity_requests_per_s
     pairs = {k: (v, plain.latency_s[k]) for k, v in row.latency_s.items()}
-    update = {
+    update: dict[str, Any] = {
         "capacity_change": None if not own or ours is None else ours / own - 1,
         "energy_change": row.j_per_output_token / plain.j_per_output_token - 1,
         "latency_change": {k: a / b - 1 if a is not None and b else None for k, (a, b) in pairs.items()},
     }
     if ours and own and stated:
-        update["capacity_requests_per_s"] = stated * ours / own
+        update["capacity_requests_per_s"] = capacity = stated * ours / own
+        # One seed may miss or meet at the planned rate what all seeds of the answer do not, also without a limit.
+        update["met"] = capacity * (1 + HALF_TIE) >= subject.requests_per_s
     return row.model_copy(update=update)

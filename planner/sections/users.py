@@ -181,7 +181,7 @@ def closed_loop(
     rates = np.array([loop.load.requests_per_s for loop in loops])
     moved = np.array([loop.load.requests_per_s for loop in slower]) / speeds
     mean = float(rates.mean())
-    low, high = interval(mean, moved, float(np.std(np.log(rates), ddof=1) / math.sqrt(SEEDS)))
+    low, high = interval(mean, mean * moved / rates[0], float(np.std(np.log(rates), ddof=1) / math.sqrt(SEEDS)))
     rows = [slo_row(slo, loops, slower, error, sure) for slo in evaluator.slos]
     return UsersInClosedLoop(
         users=users.n,
@@ -206,7 +206,8 @@ def slo_row(
     Args:
         slo: The objective.
         loops: Runs of independent seeds.
-        slower: Runs with the times between requests divided by the factors of the error of the speed at LEVELS.
+        slower: Runs of the first seed with the times between requests divided by the factors of the error of the speed
+            at LEVELS. Their ratios to the first of `loops` count: its chance is not an effect of slower steps.
         error: Stated error of the simulator.
         sure: The confidence with which the objective must be met.
     """
@@ -214,4 +215,7 @@ def slo_row(
     waiting = np.array([pooled_waiting_share([loop], slo) for loop in slower])
     factors = Factors.at(np.array(LEVELS), slo, error, waiting).latency
     moved = factors * np.array([slo.value_s(loop.samples_s[slo.metric]) for loop in slower])
+    first_s = slo.value_s(loops[0].samples_s[slo.metric])
+    if 0 < first_s < math.inf and math.isfinite(value_s):
+        moved = moved * (value_s / first_s)
     return SloResult.of(slo, value_s, confidence_at_levels(value_s, moved, noise, slo, sure), sure)

@@ -151,7 +151,7 @@ class _Tries:
 
     def same_hardware(self, tell: ProgressCallback) -> Iterator[GrowthStep]:
         """Try other plans of the search on the same hardware, if the plan was chosen for a load."""
-        if self.rerun.tester.requests_per_s is None:
+        if not self.rerun.request.given:
             return
         tell("other plans on the same hardware")
         found = self._first(self.plan.hardware, (), self._own_evaluator())

@@ -81,6 +81,7 @@ def _explain_refusal(answer: Answer) -> Explanation:
 _GOALS: Final = {
     "cost": "has the lowest cost per token",
     "energy": "has the lowest energy per token",
+    "carbon": "has the lowest carbon per token",
     "throughput": "has the highest sustainable rate",
     "latency": "has the lowest latency",
 }
@@ -90,8 +91,9 @@ def _why(answer: Answer, best: Plan) -> Iterator[str]:
     """Yield sentences on the search and on the decision."""
     s, request = answer.search, answer.request
     goal = _GOALS.get(request.objective, f"has the highest {request.objective}")
-    if request.objective == "cost" and request.requests_per_s is not None:
-        goal = f"is the cheapest that carries {rate(request.requests_per_s)}"
+    if request.objective == "cost" and request.given:
+        load = rate(best.requests_per_s) if request.users is None else counted(request.users, "user")
+        goal = f"is the cheapest that carries {load}"
     yield (
         f"Of {s.n_space:,} deployments, {s.n_bounded_out:,} cannot meet the objectives (bounds) and "
         f"{s.n_simulated:,} were simulated; this one {goal}."

@@ -58,7 +58,7 @@ def _point(i: int, candidate: Candidate, rerun: Rerun, share: float, rate: float
     detail = rerun.evaluator.detail(candidate, Load(rate, tester.sizes.full, tester.seed))
     verdict = judge([detail.observation], tester.slos)
     rates = Rates(detail.output_tokens_per_s, detail.total_tokens_per_s, detail.power_w)
-    used = energy(rates, prices.grid(candidate))
+    used = energy(rates, prices.grid(candidate), prices.pue)
     known = list(detail.observation.samples_s)
     stats = sorted({*STATS, *(slo.stat for slo in tester.slos)})
     return SweepPoint(

@@ -67,7 +67,8 @@ class Rerun:
     @property
     def prices(self) -> PriceList:
         """Return the prices of all hardware of the request."""
-        return PriceList(self.request.tariff, self.evaluator.names.hardware)
+        request = self.request
+        return PriceList(request.tariff, self.evaluator.names.hardware, request.accounting.owned)
 
     @property
     def tester(self) -> CandidateTester:

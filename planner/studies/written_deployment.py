@@ -66,7 +66,7 @@ class WrittenDeployment:
         hardware = pools[-1].hardware.without_notices()
         request = request.replace(model=model, hardware=pools[-1].hardware.text)
         evaluator = SimulatedEvaluator.of(request, hardware, exact_limits=True)
-        prices = PriceList(request.tariff, hardware)
+        prices = PriceList(request.tariff, hardware, request.accounting.owned)
         prices.check()
         return cls(written, pools, request, evaluator, prices, _candidate(written, pools), _tester(evaluator))
 

@@ -287,7 +287,8 @@ def test_the_first_group_that_carries_the_rate_holds_the_answer() -> None:
 class Entries:
     """A plan evaluator that records what is measured; those in `refused` miss with all seeds, in `short` at the rate.
 
-    `capacities` are those with several seeds; every other candidate carries one request per second.
+    Those in `apart` meet the request with each replica alone, and not with all of them behind the router. `capacities`
+    are those with several seeds; every other candidate carries one request per second.
     """
 
     evaluator: Any
@@ -295,6 +296,7 @@ class Entries:
     refused: tuple[Candidate, ...] = ()
     short: tuple[Candidate, ...] = ()
     lost: tuple[Candidate, ...] = ()
+    apart: tuple[Candidate, ...] = ()
     capacities: dict[Candidate, float] = field(default_factory=dict)
     joules: dict[Candidate, float] = field(default_factory=dict)
 
@@ -302,9 +304,16 @@ class Entries:
         self.measured: list[tuple[Candidate, float | None, object]] = []
         self.each = map
 
+    @property
+    def tester(self) -> Any:
+        return SimpleNamespace(nominal_per_s=lambda _: 1.0)
+
+    def is_sure(self, c: Candidate, rate_per_s: float) -> bool:
+        return rate_per_s == 1.0 and c not in (*self.refused, *self.short, *self.apart)
+
     def entry(self, c: Candidate, start_per_s: float | None, effort: object, *_: object, **__: object) -> Any:
         self.measured.append((c, start_per_s, effort))
-        met = c not in self.refused
+        met = c not in (*self.refused, *(self.apart if effort is BEST else ()))
         usd, energy = self.prices.usd_per_hour(c), SimpleNamespace(j_per_output_token=self.joules.get(c, 1.0))
         capacity = self.capacities.get(c, 1.0)
         return SimpleNamespace(
@@ -546,3 +555,18 @@ def test_the_closest_plan_is_the_answer_if_it_meets_the_request_with_all_seeds()
     assert answer(found) == [C]
     assert answer(found, refused=(C,)) == answer(found, short=(C,)) == answer(found, lost=(C,)) == []
     assert answer([]) == []
+
+
+def test_the_next_closest_plan_is_the_answer_if_the_closest_holds_only_with_each_replica_alone() -> None:
+    """The refusal suggested a lower confidence and a lower rate for a plan, and these were refused for another one."""
+    found = [replace(outcome(c, None, "infeasible"), ratio=ratio) for c, ratio in ((C, 1.01), (A, 1.05), (E, 1.4))]
+
+    def answer(**more: Any) -> tuple[list[Candidate], list[Candidate]]:
+        measured = Entries(Known(), TWO_EACH, **more)
+        plans = pipeline._closest_that_holds(measured, SearchResult(found))  # type: ignore[arg-type]
+        return [e.candidate for e in plans], [c for c, _, _ in measured.measured]
+
+    assert answer(apart=(C,))[0] == [A]
+    assert answer(refused=(C,))[0] == [A]
+    assert answer(apart=(C,), refused=(A,)) == ([], [C, C])  # E misses by more than the noise of one seed
+    assert answer(lost=(C, A))[0] == []

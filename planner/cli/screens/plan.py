@@ -128,7 +128,7 @@ def _feasible(answer: Answer, best: Plan, width: int) -> Iterator[Line]:
         yield from _calibration_lines(best.calibration)
     sibling = best.checkpoint if best.checkpoint is not None and best.checkpoint.is_sibling else None
     said = () if sibling is None else (sibling.repository, sibling.of)  # by the row "Serves"
-    for notice in (*best.notices[:3], *(n for n in best.command_notes if not any(name in n for name in said))):
+    for notice in (*best.notices, *(n for n in best.command_notes if not any(name in n for name in said))):
         yield "Note", notice
     if best.versions:
         yield "Versions", best.versions
@@ -172,7 +172,7 @@ def _capacity_lines(plan: Plan, request: PlanRequest) -> Iterator[Line]:
 
 def _money_lines(plan: Plan, request: PlanRequest) -> Iterator[Line]:
     cost, energy = plan.cost, plan.energy
-    idles = request.objective == "latency" and request.requests_per_s is None  # the cost per token has no meaning
+    idles = request.objective == "latency" and not request.given  # the cost per token has no meaning
     if cost is None or cost.usd_per_hour is None:
         yield "Cost", "unknown: no price for this hardware (give one with --price USD_PER_HOUR)"
     else:

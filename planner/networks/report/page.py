@@ -25,7 +25,7 @@ from catalogs.ui.words import digits, dollars, kilowatts, sure_percent
 from planner.economics.money import offer_words
 from planner.networks.report import figures, tables
 from planner.networks.schema import NetworkAnswer, NetworkPlan
-from planner.networks.screen import carbon_words, energy_words, per_units
+from planner.networks.screen import carbon_words, cost_words, energy_words
 from planner.report.answer_tables import TextTable
 from planner.sections.refusal import refused_section, unexplained_section
 
@@ -68,7 +68,7 @@ def _recommended(answer: NetworkAnswer, plan: NetworkPlan) -> PageSection:
         ("Hardware", str(plan.deployment["hardware"])),
         ("Cost", f"{dollars(plan.usd_per_hour)} per hour"),
         ("Cost per month", "unknown" if month is None else f"${month:,.0f}"),
-        (f"Cost per {unit}", per_units(plan.usd_per_unit, unit, dollars)),
+        (f"Cost per {unit}", cost_words(plan, unit)),
         (f"Energy per {unit}", energy_words(plan, unit)),
         (f"Carbon per {unit}", carbon_words(plan, unit)),
         (f"{unit.capitalize()}s per hour", digits(plan.units_per_hour)),

@@ -7,7 +7,7 @@ from typing import Any
 from catalogs.economics.electricity import list_grids, load_grid
 from catalogs.ui.words import digits, dollars, gigabytes, kilowatts, percent, plan_name, seconds, sure_percent
 from planner.networks.schema import NetworkAnswer, NetworkPlan
-from planner.networks.screen import capacity_words, carbon_words, energy_words, per_units
+from planner.networks.screen import capacity_words, carbon_words, cost_words, energy_words, per_units
 from planner.report.answer_tables import TextTable
 from planner.report.material import REGIONS
 from planner.sections.section import interval_words
@@ -82,11 +82,11 @@ def stages(plan: NetworkPlan) -> TextTable:
 def plans(answer: NetworkAnswer) -> TextTable:
     """Return a row for each plan."""
     head = ("Plan", "Deployment", "Capacity", "Per hour", "Per month", "Cost", "Energy", "Carbon")
-    rows = [_plan(i, plan, answer.job.unit) for i, plan in enumerate(answer.plans)]
+    rows = [_plan(i, plan, answer.plans[0], answer.job.unit) for i, plan in enumerate(answer.plans)]
     return TextTable(head, tuple(rows), "Cost, energy and carbon refer to the rate of each plan.", words=2)
 
 
-def _plan(i: int, plan: NetworkPlan, unit: str) -> tuple[str, ...]:
+def _plan(i: int, plan: NetworkPlan, best: NetworkPlan, unit: str) -> tuple[str, ...]:
     month = None if plan.cost is None else plan.cost.usd_per_month
     return (
         plan_name(i),
@@ -94,9 +94,9 @@ def _plan(i: int, plan: NetworkPlan, unit: str) -> tuple[str, ...]:
         capacity_words(plan) or "none",
         dollars(plan.usd_per_hour),
         "unknown" if month is None else f"${month:,.0f}",
-        per_units(plan.usd_per_unit, unit, dollars),
-        energy_words(plan, unit),
-        carbon_words(plan, unit),
+        cost_words(plan, unit, best),
+        energy_words(plan, unit, best),
+        carbon_words(plan, unit, best),
     )
 
 
@@ -107,7 +107,7 @@ def carbon(plan: NetworkPlan, unit: str) -> TextTable:
     rows = []
     for grid in grids:
         grams = plan.energy.wh_per_unit / 1e3 * grid.gco2e_per_kwh
-        words = per_units(grams, unit, lambda g: f"{digits(g)} gCO2e")
+        words = per_units(grams, unit, lambda g: f"{digits(g)} gCO2e", plan.energy.gco2e_per_unit)
         name = f"{grid.name} (the plan's)" if grid.region == own else grid.name
         rows.append((name, f"{grid.gco2e_per_kwh:,.0f} g/kWh", words))
     return TextTable(("Grid (yearly mean)", "Carbon of electricity", "Carbon"), tuple(rows))
@@ -120,7 +120,7 @@ def hardware(answer: NetworkAnswer) -> TextTable:
             row.hardware,
             row.words or f"no plan: {row.why}",
             dollars(row.usd_per_hour) if row.state == "holds" else "",
-            per_units(row.usd_per_unit, answer.job.unit, dollars) if row.state == "holds" else "",
+            cost_words(row, answer.job.unit, answer.best) if row.state == "holds" else "",
         )
         for row in answer.hardware
     ]

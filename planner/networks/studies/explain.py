@@ -9,10 +9,10 @@ from catalogs.deployments.networks import as_network_deployment
 from catalogs.hardware.catalog import MOST_NODES, parse_hardware, with_count, with_nodes
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.terminal import ProgressCallback
-from catalogs.ui.words import counted, digits, dollars, human_s, percent, seconds
+from catalogs.ui.words import counted, digits, human_s, percent, seconds
 from planner.networks.plan import best_of
 from planner.networks.schema import NetworkAnswer, NetworkPlan
-from planner.networks.screen import capacity_words, energy_words, per_units
+from planner.networks.screen import capacity_words, cost_words, energy_words
 from planner.networks.studies.inputs import find_network_binding
 from planner.networks.studies.whatif import builder_of, candidate_of, check_calibration
 from planner.studies.binding import Binding
@@ -103,10 +103,10 @@ def why_not(best: NetworkPlan, other: NetworkPlan, unit: str) -> str:
     if ours and theirs:
         reasons.append(f"capacity {capacity_words(other)}, {percent(theirs / ours - 1, signed=True)}")
     if best.usd_per_unit and other.usd_per_unit:
-        cost = per_units(other.usd_per_unit, unit, dollars)
+        cost = cost_words(other, unit, best)
         reasons.append(f"{cost}, {percent(other.usd_per_unit / best.usd_per_unit - 1, signed=True)}")
     change = other.energy.j_per_unit / best.energy.j_per_unit - 1
-    reasons.append(f"{energy_words(other, unit)}, {percent(change, signed=True)}")
+    reasons.append(f"{energy_words(other, unit, best)}, {percent(change, signed=True)}")
     return "; ".join(reasons)
 
 

@@ -17,10 +17,10 @@ from planner.networks.schema import NetworkAnswer, NetworkPlan, NetworkRefusal
 from planner.networks.screen import (
     capacity_words,
     carbon_words,
+    cost_words,
     difference_words,
     energy_words,
     hourly_words,
-    per_units,
     question_words,
     render,
 )
@@ -72,7 +72,7 @@ def _recommended(answer: NetworkAnswer, plan: NetworkPlan) -> dict[str, Any]:
             {"title": "Carbon by grid", "table": asdict(tables.carbon(plan, unit))},
         ],
         "alternatives": [
-            {"words": other.words, "difference": difference_words(other, unit)} for other in answer.alternatives
+            {"words": other.words, "difference": difference_words(plan, other, unit)} for other in answer.alternatives
         ],
         "plans": asdict(tables.plans(answer)),
         "regions": None,
@@ -93,7 +93,7 @@ def _cards(answer: NetworkAnswer, plan: NetworkPlan) -> Iterator[tuple[str, str,
     else:
         month = "" if plan.cost.usd_per_month is None else f"${plan.cost.usd_per_month:,.0f} a month"
         yield "Cost", f"{dollars(plan.usd_per_hour)}/h", month
-        yield f"Cost per {unit}", *_split(per_units(plan.usd_per_unit, unit, dollars))
+        yield f"Cost per {unit}", *_split(cost_words(plan, unit))
     yield f"Energy per {unit}", *_split(energy_words(plan, unit))
     yield f"Carbon per {unit}", *_split(carbon_words(plan, unit))
     capacity = capacity_words(plan)

@@ -540,6 +540,8 @@ def test_the_assumed_rate_is_stated() -> None:
     light = PlanRequest(**asked, objective="latency")  # type: ignore[arg-type]
     assert assumptions(light, "100 in")[-1].endswith("figures are at a light load")
     assert "no rate given" not in assumptions(PlanRequest(**asked, requests_per_s=3.0), "100 in")[-1]  # type: ignore[arg-type]
+    users = assumptions(PlanRequest(**asked, users=30), "100 in")[-1]  # type: ignore[arg-type]
+    assert users == "figures are at the rate of 30 users who wait for each answer"
 
 
 @dataclass

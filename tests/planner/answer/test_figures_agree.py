@@ -12,13 +12,16 @@ import pytest
 from catalogs.ui.html_page import render as page_text
 from catalogs.ui.words import digits, dollars, joules, kilowatts, percent, rate, seconds
 from planner.cli.screens.plan import render
+from planner.economics.ownership import OwnedHardware
 from planner.evaluation.evaluator import Load, Observation
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.evaluation.runs import SimulatedRuns
 from planner.pipeline import make_plan
+from planner.problem.accounting import Accounting
 from planner.problem.candidate import Candidate
 from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import parse_slos
+from planner.problem.tariff import Tariff
 from planner.report.material import gather
 from planner.report.page import answer_page
 from planner.search.pareto_search import pareto_front
@@ -119,6 +122,9 @@ def test_energy_is_power_over_tokens_and_carbon_is_energy_on_the_grid(kind: str)
         assert m["power"]["node_w_mean"] == e["w_mean"]
         assert m["energy"]["total_j_per_output_token"] == pytest.approx(e["j_per_output_token"])
         assert 0 < m["energy"]["gpu_j_per_output_token"] < e["j_per_output_token"]
+        accelerators = plan["deployment"]["replicas"] * plan["deployment"]["tensor_parallel"]
+        all_w = m["energy"]["gpu_j_per_output_token"] * m["output_tokens_per_s"]
+        assert m["power"]["gpu_w_mean"] * accelerators == pytest.approx(all_w)
 
 
 @every_kind
@@ -228,6 +234,17 @@ def test_the_screen_prints_the_figures_of_the_answer(kind: str) -> None:
     assert f"Time {kind_of.replace('_', ' ')} {percent(longest / total)}" in said
 
 
+def test_only_without_a_load_the_lowest_latency_is_that_of_a_light_load() -> None:
+    """Users have a load although the request has no rate; at a light load, the cost of a token means nothing."""
+    for kind, load in (("no load", False), ("rate", True)):
+        for users in (None, 10) if load else (None,):
+            given = {"requests_per_s": None, "users": users} if users else {}
+            asked = request(kind).replace(objective="latency", **given)
+            said = re.sub(r"\s+", " ", render(answer(kind).model_copy(update={"request": asked}), 100))
+            assert ("at this light load" in said) is not load
+            assert ("per million output tokens, or" in said) is load
+
+
 def test_the_page_prints_the_figures_of_the_answer() -> None:
     pytest.importorskip("plotly")
     best, said = plans("rate")[0], answer("rate")
@@ -301,3 +318,31 @@ def test_values_verdicts_and_confidences_agree(kind: str) -> None:
         if row["value_at_confidence_s"] is not None and row["value_s"] is not None:
             assert row["met"] == (row["value_at_confidence_s"] <= row["limit_s"])
             assert row["value_at_confidence_s"] >= row["value_s"]
+
+
+def test_an_answer_about_owned_hardware_has_one_pue_and_one_grid() -> None:
+    """The facility takes 1.05 times the energy of the servers: in the energy, the carbon and the cost of power."""
+    owned = OwnedHardware(capex=10_000.0, years=4.0, power_price=0.1, pue=1.05)
+    asked = request("rate").replace(accounting=Accounting(owned=owned), tariff=Tariff(grid="fr"))
+    world = open_evaluator(asked)
+    found = make_plan(asked, world, world.elsewhere).document()
+    energy, account = found["best"]["energy"], found["accounts"]["owned"]
+    kwh = energy["kwh_per_million_output_tokens"]
+    assert kwh == pytest.approx(energy["j_per_output_token"] / 3.6 * 1.05)
+    assert (energy["pue"], account["pue"], energy["grid_region"]) == (1.05, 1.05, "fr")
+    assert energy["gco2e_per_million_output_tokens"] == pytest.approx(kwh * energy["grid_gco2e_per_kwh"])
+    assert account["busy_usd_per_hour"] == pytest.approx(energy["w_mean"] / 1e3 * 1.05 * 0.1)
+    for row in found["prices"]:
+        if row["gco2e_per_kwh"] is not None:
+            assert row["gco2e_per_million_output_tokens"] == pytest.approx(kwh * row["gco2e_per_kwh"])
+    page = page_text(answer_page(gather(parse_answer(found), swings=False)))
+    assert "given: accounting.owned.pue" in page
+    assert "Uptime Institute" not in page
+
+
+def test_the_screen_has_every_note_of_the_plan() -> None:
+    """A note beyond the third may be the one that says which operators were not measured."""
+    found = document("rate")
+    notes = [f"note number {i}" for i in range(1, 7)]
+    said = render(parse_answer(found | {"best": found["best"] | {"notices": notes}}))
+    assert all(note in said for note in notes)

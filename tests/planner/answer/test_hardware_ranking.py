@@ -15,7 +15,7 @@ from planner.evaluation.evaluator import RunSizes
 from planner.problem.candidate import Candidate
 from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest, SearchOptions
-from planner.problem.slo import parse_slos
+from planner.problem.slo import Slo, parse_slos
 from planner.problem.tariff import Tariff
 from planner.search.candidate_tester import CandidateTester
 from planner.space.bounds import MEMORY, NOT_ADMITTED, NOT_RENTED, REQUEST_LENGTH, Discard
@@ -54,14 +54,15 @@ def rows(
     discards: Sequence[tuple[Candidate, Discard]] = (),
     trials: int = 40,
     entries: Sequence[EvaluatedPlan] = (),
+    slos: tuple[Slo, ...] = SLOS,
 ) -> dict[str, HardwareRow]:
     toy = Optimistic()
-    tester = CandidateTester(toy, SLOS, RunSizes(300, 1000), 0, 0.9, requests_per_s=rate)  # type: ignore[arg-type]
+    tester = CandidateTester(toy, slos, RunSizes(300, 1000), 0, 0.9, requests_per_s=rate)  # type: ignore[arg-type]
     evaluator = PlanEvaluator(toy, tester, PriceList(Tariff(usd_per_hour=16.0), parse_hardware("h100x8")))  # type: ignore[arg-type]
     request = PlanRequest(
         model="llama3.1-8b",
         hardware="h100x8,l40sx8",
-        slos=SLOS,
+        slos=slos,
         requests_per_s=rate,
         search=SearchOptions(trials=trials),
     )
@@ -119,6 +120,16 @@ def test_a_kind_that_the_bounds_rule_out_names_the_bound_that_it_comes_closest_t
         assert (row.state, row.why) == ("ruled out", why)
     row = rows([OTHER], 1.0, [(one, memory), (on("l40s", 2), late)])["l40s"]
     assert row.why == "tpot.p99 is missed when idle"
+
+
+def test_the_latency_of_a_row_is_that_of_the_objective() -> None:
+    """The metrics of a plan hold no p99.9: the row had no value, which reads as unbounded."""
+    for stat in ("p90", "p99.9"):
+        slos = parse_slos([f"ttft.{stat}=0.4s"])
+        row = rows([on("l40s", 1), OTHER], rate=1.0, slos=slos)["l40s"]
+        assert (row.state, row.ttft_stat) == ("holds", stat)
+        assert row.ttft_s is not None
+        assert 0.0 < row.ttft_s <= 0.4
 
 
 def test_one_kind_needs_no_table() -> None:

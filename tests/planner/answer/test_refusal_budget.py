@@ -51,7 +51,7 @@ def test_the_budget_that_would_do_is_more_and_holds() -> None:
         hardware=cheapest.change.split(": ")[1],
         slos=BUDGET.slos,
         search=SearchOptions(trials=1),
-        max_usd_per_hour=float(str(cheapest.value)) + 0.01,
+        max_usd_per_hour=float(str(cheapest.value)),
     )
     world = open_evaluator(enough)
     with shortened(400):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from catalogs.economics.electricity import DEFAULT_PUE, Grid
 from catalogs.economics.locations import LocatedGrid
-from catalogs.economics.prices import Price, RentalNeed, RentedInstances
+from catalogs.economics.prices import Price, RentalNeed, RentedInstances, rental_price
 from catalogs.hardware.catalog import parse_hardware
 from planner.economics.money import (
     CONTRACT_WORDS,
@@ -105,7 +105,7 @@ def test_rows_of_prices_are_hourly_prices_divided_by_the_rates(hardware: str) ->
     """1,000 output tokens/s are 3.6 million an hour, and 4,000 tokens/s are 14.4 million."""
     need = RentalNeed.of(parse_hardware(hardware))
     rows = price_rows(need, 1000.0, 4000.0, kwh_per_million=2.0)
-    assert rows == sorted(rows, key=lambda row: (row.usd_per_hour, row.place))
+    assert rows == sorted(rows, key=lambda row: (round(row.usd_per_hour, 6), row.estimate or ""))
     assert {row.contract for row in rows} <= set(CONTRACT_WORDS.values())
     for row in rows:
         assert row.usd_per_million_output_tokens == pytest.approx(row.usd_per_hour / 3.6, rel=1e-12)
@@ -123,3 +123,13 @@ def test_rows_of_prices_are_hourly_prices_divided_by_the_rates(hardware: str) ->
 
 def test_hardware_without_a_price_has_no_rows() -> None:
     assert price_rows(RentalNeed.of(parse_hardware("xeon-8480")), 1.0, 1.0) == []
+
+
+@pytest.mark.parametrize("hardware", ["h100x8", "h200x8", "b200x8", "l40sx4", "a100-80gbx8"])
+def test_the_first_row_on_demand_is_the_offer_of_the_bill(hardware: str) -> None:
+    """Two regions may ask the same price, as those with H200 do: the table then begins with the one that is billed."""
+    need = RentalNeed.of(parse_hardware(hardware))
+    billed = rental_price(need)
+    assert billed is not None
+    first = next(row for row in price_rows(need, 1.0, 1.0) if row.contract == "on demand")
+    assert (first.cloud, first.region) == (billed.cloud, billed.region)

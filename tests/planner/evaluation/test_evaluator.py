@@ -12,6 +12,7 @@ from calibration.accuracy.regime import Regime
 from catalogs.hardware import catalog as hardware_names
 from catalogs.hardware.catalog import parse_hardware, with_count
 from catalogs.workloads.workload import load_workload
+from planner.evaluation.closed_forms import StepTimes
 from planner.evaluation.evaluator import Load, RunSizes
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.queueing import LIGHT
@@ -22,6 +23,8 @@ from planner.problem.price_list import PriceList
 from planner.problem.request import DISAGGREGATED, PlanRequest, SearchOptions
 from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
+from simulator.core.batch import BatchShape
+from simulator.costs.step_cost import StepCost
 
 SLOS = parse_slos(["ttft.p90=2s"])
 
@@ -183,3 +186,41 @@ def test_hardware_that_is_measured_in_part_or_not_at_all_is_said_to_be() -> None
     found = open_evaluator(PlanRequest(model="llama3.1-8b", hardware="h100x1,mi300xx1,tpu-v6ex1", slos=SLOS))
     assert "products and experts measured, all else roofline estimates: mi300xx1" in found.notices
     assert any(line.startswith("no calibration") and line.endswith("tpu-v6ex1") for line in found.notices)
+
+
+def test_closed_forms_compute_the_seconds_of_each_step_once() -> None:
+    calls: Counter[tuple[object, ...]] = Counter()
+
+    class Cost:
+        def cycle_s(self, shape: BatchShape) -> float:
+            calls[shape.counts() if not shape.ranks else ("ranks",)] += 1
+            return shape.decodes + 0.5 * shape.prefill_tokens + 0.25 * shape.queries
+
+    known = StepTimes(Cost()).cycle_s  # type: ignore[arg-type]
+    drafting = BatchShape(decodes=4, logits=4).with_counts(queries=3)
+    of_ranks = BatchShape(decodes=4, logits=4, ranks=(BatchShape(decodes=4, logits=4),))
+    shapes = [BatchShape(decodes=4, logits=4), drafting, BatchShape(prefill_tokens=4, prefill_chunks=1), of_ranks]
+    for _ in range(2):
+        assert [known(shape) for shape in shapes] == [4.25, 4.75, 2.25, 4.25]
+    assert calls.pop(("ranks",)) == 2
+    assert len(calls) == 3
+    assert set(calls.values()) == {1}
+
+
+def test_candidates_with_one_step_cost_share_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: Counter[tuple[object, ...]] = Counter()
+    plain = StepCost.cycle_s
+
+    def counted(self: StepCost, shape: BatchShape) -> float:
+        calls[id(self), shape.counts()] += 1
+        return plain(self, shape)
+
+    monkeypatch.setattr(StepCost, "cycle_s", counted)
+    evaluator = open_evaluator(request("l4x2"))
+    costs = {id(evaluator.of(c).deployments.step_cost(c)) for c in evaluator.space() if evaluator.discard(c) is None}
+    left = [c for c in evaluator.space() if evaluator.discard(c) is None]
+    assert len(costs) < len(left)
+    for candidate in left:
+        evaluator.guess_s(candidate, evaluator.fluid_requests_per_s(candidate) / 2, "ttft", 0.9)
+    assert calls
+    assert set(calls.values()) == {1}

@@ -115,6 +115,13 @@ def test_the_screen_and_the_page_state_the_plan(answer: dict[str, Any], folder: 
     assert "https://" not in page.split("</style>")[-1].split("<script")[0]
 
 
+def test_the_screen_has_every_note_of_the_plan(answer: dict[str, Any]) -> None:
+    notes = [f"note number {i}" for i in range(1, 7)]
+    found = answer | {"best": answer["best"] | {"notices": notes}}
+    screen = render(NetworkAnswer.model_validate_json(json.dumps(found)))
+    assert all(note in screen for note in notes)
+
+
 def test_the_same_request_has_the_same_answer(answer: dict[str, Any], tmp_path: Path) -> None:
     again = run(tmp_path, answer["reproduce"]["command"].split()[1:])
     for found in (answer, again):

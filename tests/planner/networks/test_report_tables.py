@@ -1,4 +1,4 @@
-"""The table of the load on the page of a network: it has the capacity where one was searched."""
+"""The tables and words of a network: the capacity where one was searched, and amounts of one list in one unit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from planner.networks.report.tables import load
+from catalogs.ui.words import dollars
+from planner.networks.report.tables import hardware, load
+from planner.networks.screen import per_units
 
 
 @pytest.mark.parametrize(
@@ -34,3 +36,18 @@ def test_the_capacity_is_a_rate_or_a_number_of_users(
     assert rows.get("Capacity") == words
     assert ("What limits it" in rows) == (limit is not None)
     assert not {"none", "unknown"} & set(rows.values())
+
+
+def test_amounts_of_one_list_are_of_as_many_units() -> None:
+    """One of 0.00001 dollars alone would be a cent for 1,000 images, next to another of 2 dollars for 1,000,000."""
+    assert per_units(1e-5, "image", dollars) == "$0.01 per 1,000 images"
+    assert per_units(1e-5, "image", dollars, like=2e-6) == "$10.00 per 1,000,000 images"
+    rows = [
+        SimpleNamespace(hardware=name, words=name, why=None, state="holds", usd_per_hour=1.0, usd_per_unit=usd)
+        for name, usd in (("cheap", 2e-6), ("dear", 1e-5))
+    ]
+    answer = SimpleNamespace(hardware=rows, best=rows[0], job=SimpleNamespace(unit="image"))
+    assert [row[3] for row in hardware(cast(Any, answer)).rows] == [
+        "$2.00 per 1,000,000 images",
+        "$10.00 per 1,000,000 images",
+    ]

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalogs.deployments.layout import Layout
+from catalogs.economics.electricity import DEFAULT_PUE, DEFAULT_REGION
 from catalogs.hardware.catalog import parse_hardware
+from planner.economics.ownership import OwnedHardware
 from planner.problem.candidate import Candidate, Split
 from planner.problem.price_list import PriceList, rental_need
 from planner.problem.tariff import Tariff
@@ -89,3 +91,20 @@ def test_a_candidate_over_the_budget_or_without_an_instance_is_ruled_out() -> No
     missing = nowhere.discard(candidate("h100x8", 1, tp=8))
     assert missing is not None
     assert "verda" in missing.reason
+
+
+def test_the_site_of_owned_hardware_supplies_its_electricity() -> None:
+    """Rented hardware stands in the region of its price; owned hardware where the user says, with the user's PUE."""
+    hardware = parse_hardware("h100x8")
+    rented = PriceList(Tariff(), hardware)
+    assert rented.grid(hardware).known
+    assert rented.grid(hardware).grid.region != DEFAULT_REGION
+    assert rented.pue == DEFAULT_PUE
+    unplaced = PriceList(Tariff(), hardware, OwnedHardware(capex=1e5, years=4.0))
+    assert unplaced.grid(hardware).grid == unplaced.own_grid()
+    assert "owned" in unplaced.grid(hardware).reason
+    assert not unplaced.grid(hardware).known
+    assert unplaced.pue == DEFAULT_PUE
+    placed = PriceList(Tariff(grid="fr"), hardware, OwnedHardware(capex=1e5, years=4.0, pue=1.05))
+    assert (placed.grid(hardware).grid.region, placed.grid(hardware).known) == ("fr", True)
+    assert placed.of_other(parse_hardware("b200x8")).pue == placed.pue == 1.05

@@ -16,8 +16,9 @@ from catalogs.ui.entry_point import run_command
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import Workload, load_workload
 from planner.cli.main import app
+from planner.evaluation.evaluator import Load, Observation
 from planner.problem.slo import parse_slos
-from planner.sections.users import ClosedLoopEvaluator, Users, UsersInClosedLoop, closed_loop
+from planner.sections.users import ClosedLoopEvaluator, Users, UsersInClosedLoop, closed_loop, slo_row
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run_rules
 from simulator.core.batch import BatchShape
@@ -121,6 +122,23 @@ def test_the_greater_the_error_the_wider_the_interval() -> None:
     assert wide.ci_low_per_s is not None
     assert narrow.ci_low_per_s is not None
     assert wide.ci_low_per_s < narrow.ci_low_per_s
+
+
+def test_the_chance_of_the_first_seed_does_not_move_the_interval() -> None:
+    """Only the first seed is repeated with slower steps; what it has more or less than all seeds is no such effect."""
+
+    def loop(value_s: float) -> Observation:
+        return Observation(Load(1.0, 10, 0), {"e2e": np.full(10, value_s)}, 10, 0.0)
+
+    (slo,), exact = parse_slos(["e2e.mean=3.3s"]), StatedError("none", 0.0, {})
+    found = []
+    for seeds_s in ((2.5, 3.0, 3.5), (3.5, 3.0, 2.5)):
+        slower = [loop(seeds_s[0] * factor) for factor in (0.9, 0.95, 1.0, 1.05, 1.2)]
+        found.append(slo_row(slo, [loop(value_s) for value_s in seeds_s], slower, exact, 0.9))
+    low, high = found
+    assert low.value_s == high.value_s == pytest.approx(3.0)
+    assert (low.ci_low_s, low.ci_high_s) == pytest.approx((high.ci_low_s, high.ci_high_s))
+    assert low.probability_met == pytest.approx(high.probability_met)
 
 
 def test_an_answer_for_users_is_checked_by_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from calibration.accuracy.stated_error import StatedError
-from catalogs.economics.electricity import DEFAULT_PUE
 from catalogs.errors import InputError
 from catalogs.ui.entry_point import run_command
 from catalogs.workloads.arrivals import Piecewise
@@ -29,7 +28,14 @@ HOUR_S = 3600.0
 SLOS = parse_slos(["ttft.p90=3s"])
 ERROR = StatedError("none", 0.01, {})
 UNIT = ReplicaUnit(
-    carries_per_s=0.5, in_flight=2.5, limit=8, spare=0, usd_per_hour=lambda n: 2.0 * n, cold_start_s=COLD_S, sure=0.9
+    carries_per_s=0.5,
+    in_flight=2.5,
+    limit=8,
+    spare=0,
+    usd_per_hour=lambda n: 2.0 * n,
+    pue=1.25,
+    cold_start_s=COLD_S,
+    sure=0.9,
 )
 
 
@@ -105,7 +111,7 @@ def test_the_energy_of_a_day_includes_the_facility(tmp_path: Path, monkeypatch: 
     """Servers that take one kWh in two hours take twelve a day, and the facility as much more as its PUE says."""
     monkeypatch.setattr("planner.sections.fleet_day._joules", lambda _run: 3.6e6)
     peak = toy(tmp_path).block().options[0]
-    assert peak.kwh_per_day == pytest.approx(12 * DEFAULT_PUE * peak.simulated_part, rel=0.01)
+    assert peak.kwh_per_day == pytest.approx(12 * UNIT.pue * peak.simulated_part, rel=0.01)
 
 
 def test_an_autoscaled_fleet_follows_the_load(tmp_path: Path) -> None:

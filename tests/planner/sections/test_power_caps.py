@@ -80,6 +80,22 @@ def test_the_screen_has_a_line_for_each_and_what_is_assumed(block: PowerLimits) 
     assert "a100-80gb and assumed for this board" in texts[-1]
 
 
+def test_without_a_limit_a_plan_meets_at_its_capacity_what_the_answer_says() -> None:
+    """One seed of short runs carries less than this capacity; the row without a limit is still the plan itself."""
+    found = world()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(section, "MOST_REQUESTS", 300)
+        block = power_limits(found, planned(found, 400.0, 400.0), [350.0])
+    plain, felt = block.measured
+    assert plain.met
+    assert not felt.met
+    assert known(felt.capacity_requests_per_s) < 400.0
+    missed = [
+        text.endswith("objectives MISSED at the planned rate") for _, text in PowerLimitsSection().screen(block, PLAN)
+    ]
+    assert missed == [False, True, False]
+
+
 def test_limits_are_of_gpus() -> None:
     found = world("epyc-9654")
     block = power_limits(found, planned(found, 0.1, 0.2), [100.0])

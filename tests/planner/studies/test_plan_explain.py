@@ -11,16 +11,18 @@ import pytest
 
 from catalogs.ui.entry_point import run_command
 from catalogs.ui.terminal import PIPED
+from catalogs.ui.words import rate
 from planner.cli.main import app
 from planner.evaluation.deployments import slower_host
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.evaluation.variants import VariedWorkload
 from planner.pipeline import make_plan
+from planner.problem.request import OBJECTIVES
 from planner.sections.full_answer import parse_answer
 from planner.studies.bottleneck import resource_uses
 from planner.studies.capacity_growth import CAPACITY_GOAL, Growth, GrowthStep, growth
 from planner.studies.capacity_inputs import KV_CACHE
-from planner.studies.explain import binding_words, explain, why_not
+from planner.studies.explain import _why, binding_words, explain, why_not
 from planner.studies.rerun import Rerun
 from tests.planner.report.test_plan_report import REQUEST, answer, data, material, told
 
@@ -104,6 +106,23 @@ def test_the_command_explains(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert found["more_capacity"]["goal_requests_per_s"] == pytest.approx(
         CAPACITY_GOAL * data()["best"]["capacity_requests_per_s"]
     )
+
+
+def test_the_goal_of_the_search_is_that_of_the_request() -> None:
+    """A plan with the lowest carbon was said to have the highest, and one for users to be the cheapest per token."""
+    best = answer().plans[0]
+
+    def why(**changes: object) -> str:
+        request = answer().request.replace(**changes)
+        return next(_why(answer().model_copy(update={"request": request}), best))
+
+    for objective in OBJECTIVES:
+        found = why(objective=objective)
+        assert ("lowest" in found) is (objective in ("cost", "energy", "carbon", "latency"))
+        assert ("highest" in found) is (objective in ("throughput", "goodput"))
+    assert why(requests_per_s=2.0).endswith(f"this one is the cheapest that carries {rate(best.requests_per_s)}.")
+    assert why(users=30).endswith("this one is the cheapest that carries 30 users.")
+    assert why().endswith("this one has the lowest cost per token.")
 
 
 def test_a_no_explains_itself() -> None:
