@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from calibration.bundles.ranges import first_fault
-from calibration.importers.parsing import EngineSteps, Foreign
+from calibration.importers.parsing import EngineSteps, ForeignDocument
 from catalogs.errors import InputError
 from catalogs.io.input_files import MOST_DATA_BYTES, read_limited
 
@@ -25,7 +25,7 @@ from catalogs.io.input_files import MOST_DATA_BYTES, read_limited
 UNSTABLE_PERCENT: Final = 0.5
 
 
-class _Request(Foreign):
+class _Request(ForeignDocument):
     query_len: int
     kv_len: int
     num_draft_tokens: int = 0
@@ -35,18 +35,18 @@ class _Request(Foreign):
         return self.kv_len > self.query_len and self.query_len == 1 + self.num_draft_tokens
 
 
-class _Latency(Foreign):
+class _Latency(ForeignDocument):
     median: float
     samples_us: tuple[float, ...] = ()
     sample_spread_pct: float = 0.0
 
 
-class _Rank(Foreign):
+class _Rank(ForeignDocument):
     latency_us: _Latency
     finite: bool = True
 
 
-class _Case(Foreign):
+class _Case(ForeignDocument):
     case: str
     requests: list[_Request]
     median_us: float

@@ -57,11 +57,11 @@ class EngineSteps:
     notes: tuple[str, ...]
 
 
-class Foreign(BaseModel, extra="ignore"):
-    """A document of another project: the keys that are read; other keys may come and go."""
+class ForeignDocument(BaseModel, extra="ignore"):
+    """A document of another project: its fields are the keys that are read; all other keys are ignored."""
 
 
-M = TypeVar("M", bound=Foreign)
+M = TypeVar("M", bound=ForeignDocument)
 
 
 def parse(model: type[M], document: Any, what: str, source: str) -> M:

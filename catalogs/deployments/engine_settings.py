@@ -109,7 +109,7 @@ class EngineSettings:
             _check_activations(self.activation_dtype, model, unit)
             changed["mxfp8_activations"] = self.activation_dtype == "mxfp8"
         if self.moe_backend is not None and not model.is_moe:
-            raise InputError(f"moe_backend is that of experts; {model.name} has none", self.moe_backend, "null")
+            raise InputError(f"moe_backend applies to experts; {model.name} has none", self.moe_backend, "null")
         if self.moe_backend is not None:
             changed["marlin_experts"] = self.moe_backend == _PRICED_EXPERTS
         if self.moe_backend not in (None, "deepgemm"):
@@ -182,6 +182,6 @@ def _no_graphs() -> dict[str, Any]:
 
 def _check_activations(dtype: ActivationDtype, model: ModelSpec, unit: Accelerator) -> None:
     if not model.is_moe:
-        raise InputError(f"activation_dtype is that of experts; {model.name} has none", dtype, hint="leave it out")
+        raise InputError(f"activation_dtype applies to experts; {model.name} has none", dtype, hint="leave it out")
     if dtype == "mxfp8" and "fp4" not in unit.peak_flops:
         raise InputError(f"{unit.name} does not multiply 4-bit operands: activation_dtype", dtype, "bf16")

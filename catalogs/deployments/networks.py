@@ -163,7 +163,7 @@ def as_network_deployment(data: Mapping[str, Any], where: str) -> NetworkDeploym
     known = NetworkDeployment.model_fields
     for key in data:
         if key not in known and key in Deployment.model_fields:
-            raise InputError(f"{where}: {data.get('model')} is a network, and this key is of language models", key)
+            raise InputError(f"{where}: {data.get('model')} is a network, and this key is for language models", key)
     engine, engines = data.get("engine", "torch"), get_args(NetworkEngine)
     if engine not in engines:
         nearest = nearest_name(str(engine), engines) or ", ".join(engines)
@@ -185,7 +185,7 @@ def load_any_deployment(path: Path) -> Deployment | NetworkDeployment:
         refuse_misspelled_network(model)
         for key in data:
             if key not in Deployment.model_fields and key in NetworkDeployment.model_fields:
-                raise InputError(f"{where}: {model} is no network, and this key is of networks", key)
+                raise InputError(f"{where}: {model} is not a network, and this key is for networks", key)
     return deployment_of_keys(data, where)  # a pipe can be read only once
 
 

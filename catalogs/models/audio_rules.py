@@ -62,7 +62,8 @@ class PooledFrames(AudioRule):
             InputError: The audio is longer than what the processor reads.
         """
         if seconds > self.most_seconds:
-            raise InputError("seconds of audio that the processor reads", f"{seconds:g}", f"{self.most_seconds:g}")
+            rule = f"the processor reads at most {self.most_seconds:g} s of audio"
+            raise InputError(rule, f"{seconds:g}", f"{self.most_seconds:g}")
         frames = math.ceil(round(seconds * SAMPLES_PER_S) / HOP_SAMPLES)
         positions = max((frames - 1) // 2 + 1, 2)
         embeddings = (positions - 2) // 2 + 1

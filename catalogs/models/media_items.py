@@ -6,12 +6,10 @@ A workload states items in units that every model shares: pixels, frames and sec
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 #: The kinds of items, as vLLM names them.
 Modality = Literal["image", "video", "audio"]
-
-MODALITIES: Final[tuple[Modality, ...]] = ("image", "video", "audio")
 
 #: The encoders of a model: images and videos pass the vision tower.
 TowerName = Literal["vision", "audio"]

@@ -169,7 +169,7 @@ def _of_workload(network: NeuralNetwork, workload: JobWorkload, steps: int | Non
     jobs = []
     for kind in workload.kinds:
         if kind.model is not None:
-            raise InputError("the jobs of a plan are of one network", kind.model, "--model")
+            raise InputError("all jobs of a plan belong to one network", kind.model, "--model")
         sizes = dict(kind.sizes)
         if steps is not None:
             sizes.setdefault(STEPS, steps)

@@ -131,7 +131,7 @@ class NetworkRequest(RequestModel):
         refuse_if(
             self.think_s < 0 or not math.isfinite(self.think_s), "a think time is at least 0 s", self.think_s, "0"
         )
-        refuse_if(self.think_s > 0 and self.users is None, "a think time is one of users", self.think_s, "--users N")
+        refuse_if(self.think_s > 0 and self.users is None, "a think time needs users", self.think_s, "--users N")
         limits = ("steps", self.steps), ("max_batch", self.max_batch), ("max_instances", self.max_instances)
         for name, count in limits:
             refuse_if(count is not None and count < 1, f"{name} must be a whole number of at least 1", count, "1")
@@ -196,7 +196,7 @@ def network_request(keys: Mapping[str, Any]) -> NetworkRequest:
         if name not in network_keys():
             known = request_keys().get(name)
             typed = known.option if known is not None and known.option else name.removeprefix("fixed.")
-            rule = f"{typed} is of language models, and {given.get('model')} is a network"
+            rule = f"{typed} is for language models, and {given.get('model')} is a network"
             raise InputError(rule, given[name], "--job SIZES" if name in ("workload", "input_tokens") else None)
     for name in ("model", "hardware"):
         if not given.get(name):

@@ -70,7 +70,7 @@ def request_of_keys(values: Values) -> PlanRequest:
     for name in given:
         if name in network_keys() and name not in request_keys():
             typed = network_keys()[name].option or name
-            rule = f"{typed} is of networks (catalog list networks), and {given['model']} is a language model"
+            rule = f"{typed} is for networks (catalog list networks), and {given['model']} is a language model"
             raise InputError(rule, given[name], "--workload NAME")
     request = PlanRequest(**nested(given))
     request.accounting.check_files()

@@ -264,10 +264,10 @@ class SparesDocument(JsonBlock):
     """The document of `plan spares --json`.
 
     `spares` and `replicas` are the fewest that meet the objectives, None if no tried number does. The keys ending in
-    `_by_pool` hold the same by kind of replica and are empty where there is only one kind. All
-    results are with the `confidence` of the answer: steps take `slow_factor` times as long as simulated. With steps as
-    simulated, `held_as_simulated` is the share of windows that meet the objectives with these replicas, and
-    `spares_as_simulated` the fewest spares that would be enough; None if no tried number is.
+    `_by_pool` hold the same by kind of replica and are empty where there is only one kind. All results are with the
+    `confidence` of the answer: steps take `slow_factor` times as long as simulated. With steps as simulated,
+    `held_as_simulated` is the share of windows that meet the objectives with these replicas, and `spares_as_simulated`
+    the fewest spares that would be enough; None if no tried number is.
     """
 
     schema_version: int

@@ -434,7 +434,7 @@ def published_document(query: StepQuery) -> dict[str, Any]:
         InputError: The stage is not decode, or the conventions do not cover the model.
     """
     if query.stage != "decode":
-        raise InputError("the published table is of a decode step", query.stage, "decode")
+        raise InputError("the published table shows a decode step", query.stage, "decode")
     names = CatalogLookup.of(query.model, query.engine, query.hardware)
     unit, found = names.hardware.accelerator, []
     for bits in (16, 8):

@@ -229,4 +229,4 @@ def refuse_options(options: dict[str, object]) -> None:
     """
     for name, value in options.items():
         if value not in (None, False):
-            raise InputError("this option needs a language model, and the deployment is of a network", name)
+            raise InputError("this option needs a language model, and the deployment is for a network", name)

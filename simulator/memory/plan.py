@@ -10,7 +10,7 @@ leaves the rest free.
 
 The activation peak is what vLLM's start-up run finds: the larger of the widest layer over a full token budget and the
 sampler over a full set of sequences. If images are served, embeddings and the vision tower's pass are part of it
-(simulator/memory/vision.py).
+(simulator/memory/towers.py).
 """
 
 from __future__ import annotations

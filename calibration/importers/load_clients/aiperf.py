@@ -14,7 +14,7 @@ from pydantic import BeforeValidator
 from calibration.accuracy.measured_run import UNSTATED, MeasuredRun, OfferedLoad
 from calibration.accuracy.measured_summary import DEVIATION, MeasuredSummary
 from calibration.importers.load_clients.request_rows import NAN, SLACK, SLACK_S, RequestRow, RunFacts, measured_run
-from calibration.importers.parsing import Foreign, parse
+from calibration.importers.parsing import ForeignDocument, parse
 from catalogs.errors import InputError
 
 CLIENT: Final = "aiperf"
@@ -32,25 +32,25 @@ _STATS: Final = {"avg": "mean", "std": DEVIATION, **{p: p for p in ("p50", "p90"
 _SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
 
 
-class _Metric(Foreign):
+class _Metric(ForeignDocument):
     value: Annotated[list[float], BeforeValidator(lambda value: value if isinstance(value, list) else [value])]
     unit: str
 
 
-class _Metadata(Foreign):
+class _Metadata(ForeignDocument):
     request_start_ns: int
     request_end_ns: int
     benchmark_phase: str = "profiling"
     was_cancelled: bool = False
 
 
-class _Record(Foreign):
+class _Record(ForeignDocument):
     metadata: _Metadata
     metrics: dict[str, Any]  # a record has dozens of metrics, and four are read
     error: Any = None
 
 
-class _Statistics(Foreign):
+class _Statistics(ForeignDocument):
     unit: str
     avg: float | None = None
     std: float | None = None
@@ -60,7 +60,7 @@ class _Statistics(Foreign):
     p99: float | None = None
 
 
-class _Phase(Foreign):
+class _Phase(ForeignDocument):
     name: str = ""
     type: str = ""
     rate: float | None = None
@@ -68,11 +68,11 @@ class _Phase(Foreign):
     exclude_from_results: bool = False
 
 
-class _Input(Foreign):
+class _Input(ForeignDocument):
     phases: tuple[_Phase, ...] = ()
 
 
-class _SummaryFile(Foreign):
+class _SummaryFile(ForeignDocument):
     request_count: _Statistics
     error_request_count: _Statistics | None = None
     benchmark_duration: _Statistics

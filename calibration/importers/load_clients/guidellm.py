@@ -14,7 +14,7 @@ from pydantic import AliasChoices, BeforeValidator, Field
 
 from calibration.accuracy.measured_run import MeasuredRun, OfferedLoad
 from calibration.importers.load_clients.request_rows import NAN, RequestRow, RunFacts, measured_run
-from calibration.importers.parsing import Foreign, parse
+from calibration.importers.parsing import ForeignDocument, parse
 from catalogs.errors import InputError
 
 CLIENT: Final = "guidellm"
@@ -26,16 +26,16 @@ NO_GAPS: Final = "guidellm keeps no single gaps: no ITL"
 Number = Annotated[float, BeforeValidator(lambda value: NAN if value is None else value)]
 
 
-class _Timings(Foreign):
+class _Timings(ForeignDocument):
     request_start: Number = NAN
     last_token_iteration: Number = NAN
 
 
-class _Info(Foreign):
+class _Info(ForeignDocument):
     timings: _Timings = _Timings()
 
 
-class _Request(Foreign):
+class _Request(ForeignDocument):
     request_latency: Number = NAN
     time_to_first_token_ms: Number = NAN
     inter_token_latency_ms: Number = NAN
@@ -45,23 +45,23 @@ class _Request(Foreign):
     info: _Info = _Info()
 
 
-class _Requests(Foreign):
+class _Requests(ForeignDocument):
     successful: list[_Request]
     errored: tuple[Any, ...] = ()
     incomplete: tuple[Any, ...] = ()
 
 
-class _Totals(Foreign):
+class _Totals(ForeignDocument):
     successful: int
     errored: int = 0
     incomplete: int = 0
 
 
-class _Metrics(Foreign):
+class _Metrics(ForeignDocument):
     request_totals: _Totals | None = None
 
 
-class _Strategy(Foreign):
+class _Strategy(ForeignDocument):
     type_: str = ""
     rate: float | None = None
     streams: int | None = None
@@ -74,18 +74,18 @@ class _Strategy(Foreign):
         return OfferedLoad(self.rate, self.streams or self.max_concurrency)
 
 
-class _Config(Foreign):
+class _Config(ForeignDocument):
     strategy: _Strategy = _Strategy()
 
 
-class _Benchmark(Foreign):
+class _Benchmark(ForeignDocument):
     config: _Config = _Config()
     duration: float | None = None
     requests: _Requests
     metrics: _Metrics = _Metrics()
 
 
-class _Report(Foreign):
+class _Report(ForeignDocument):
     benchmarks: list[_Benchmark]
 
 

@@ -2,8 +2,8 @@
 
 It is written with `report.request_lifecycle.per_request: true`. Start, end and token times are readings of one
 monotonic clock. `output_token_times` repeats the time of a chunk for every token of its text when tokenised again,
-which may be more than the engine made. So gaps are taken between `chunk_times`, and the server's token count before the
-client's.
+which may be more tokens than the engine made. Gaps are therefore taken between `chunk_times`, and the server's token
+count is preferred to that of the client.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from typing import Any, Final
 
 from calibration.accuracy.measured_run import MeasuredRun
 from calibration.importers.load_clients.request_rows import NAN, RequestRow, RunFacts, measured_run
-from calibration.importers.parsing import Foreign, parse
+from calibration.importers.parsing import ForeignDocument, parse
 from catalogs.errors import InputError
 
 CLIENT: Final = "inference-perf"
 
 
-class _Response(Foreign):
+class _Response(ForeignDocument):
     output_tokens: int = 0
     server_usage: dict[str, Any] | None = None
     output_token_times: tuple[float, ...] = ()
     chunk_times: tuple[float, ...] = ()
 
 
-class _Text(Foreign):
+class _Text(ForeignDocument):
     input_tokens: float | None = None
 
 
-class _RequestMetrics(Foreign):
+class _RequestMetrics(ForeignDocument):
     text: _Text = _Text()
 
 
-class _Info(Foreign):
+class _Info(ForeignDocument):
     request_metrics: _RequestMetrics = _RequestMetrics()
     response_metrics: _Response | None = None
     input_tokens: float | None = None
 
 
-class _Entry(Foreign):
+class _Entry(ForeignDocument):
     start_time: float
     end_time: float
     info: _Info | None = None

@@ -19,7 +19,7 @@ from pydantic import BeforeValidator
 from calibration.accuracy.measured_run import FailedRequest, MeasuredRun, Metric, OfferedLoad
 from calibration.accuracy.measured_summary import DEVIATION, MeasuredSummary
 from calibration.importers.load_clients.request_rows import NAN, RequestRow, RunFacts, measured_run
-from calibration.importers.parsing import Foreign, parse
+from calibration.importers.parsing import ForeignDocument, parse
 from catalogs.errors import InputError
 from catalogs.io.http import plain_text
 
@@ -43,7 +43,7 @@ def _limit(value: object) -> object:
 _Limit = Annotated[float | None, BeforeValidator(_limit)]
 
 
-class _Settings(Foreign):
+class _Settings(ForeignDocument):
     request_rate: _Limit = None
     max_concurrency: _Limit = None
     ramp_up_strategy: str | None = None

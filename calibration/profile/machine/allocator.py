@@ -26,9 +26,6 @@ TIGHT: Final = (64 * KIB, 128 * KIB)
 #: The thresholds that malloc reaches by itself after large blocks were freed.
 USUAL: Final = (32 * MIB, 64 * MIB)
 
-#: The environment of a process whose malloc keeps what is freed, as `keep_freed_memory` sets it.
-KEEPS_FREED_MEMORY: Final = {"MALLOC_TRIM_THRESHOLD_": "-1", "MALLOC_MMAP_MAX_": "0"}
-
 
 def keep_freed_memory() -> bool:
     """Have malloc keep all memory that is freed, for the next buffer; `return_free_memory` returns it.

@@ -70,14 +70,14 @@ def analyze(
         }
         for option, is_given in of_tokens.items():
             if is_given:
-                raise InputError(f"{option} is of language models, and {model} is a network", option, "--job SIZES")
+                raise InputError(f"{option} is for language models, and {model} is a network", option, "--job SIZES")
         from planner.networks.studies.analysis import JobQuery
 
         _analyze_job(JobQuery(model, hw, batch, job, steps, weight_dtype, mode or "compiled"), json_file, html)
         return
     for option, value in (("--job", job), ("--steps", steps), ("--mode", mode)):
         if value is not None:
-            raise InputError(f"{option} is of networks, and {model} is a language model", value, "--context N")
+            raise InputError(f"{option} is for networks, and {model} is a language model", value, "--context N")
     engine = engine or default_engine(model, hw)
     own = weight_dtype, kv_dtype, tensor_parallel, images, resolution
     query = analysis.StepQuery(model, hw, batch, context, stage, engine, *own)

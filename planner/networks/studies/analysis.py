@@ -75,14 +75,14 @@ def analyze_job(query: JobQuery) -> JobAnalysis:
     if query.batch < 1:
         raise InputError("batch is a whole number of at least 1", query.batch, "1")
     if query.mode not in MODES:
-        raise InputError("an execution of a network", query.mode, nearest_name(query.mode, MODES) or ", ".join(MODES))
+        raise InputError("networks have no such mode", query.mode, nearest_name(query.mode, MODES) or ", ".join(MODES))
     service = JobService(JobMix.one(read_job(load_network(query.model), query.job, query.steps)))
     hardware = parse_hardware(query.hardware)
     known = hardware.accelerator.peak_flops
     precision = query.precision or next((p for p in ("bf16", "fp16", "fp32") if p in known), "fp32")
     if precision not in ACTIVATION_BYTES:
         near = nearest_name(precision, ACTIVATION_BYTES) or ", ".join(ACTIVATION_BYTES)
-        raise InputError("a number format of networks", precision, near)
+        raise InputError("networks have no such number format", precision, near)
     if query.batch > 1 and BATCH not in service.job.all_sizes:
         raise InputError(f"{service.job.network.name} runs one job at a time", query.batch, "--batch 1")
     mode: Mode = query.mode

@@ -157,7 +157,7 @@ def language_answer(task: Task) -> Answer:
 
     found = parent_answer(task)
     if isinstance(found, NetworkAnswer):
-        raise InputError("this takes the plan of a language model, and this one is of a network", found.request.model)
+        raise InputError("this takes the plan of a language model, and this one is for a network", found.request.model)
     return found
 
 

@@ -40,9 +40,9 @@ def test_each_setting_changes_its_own_default() -> None:
     [
         ({"engine": "sglang", "fused_allreduce": True}, "fused_allreduce is a setting of vllm; sglang has none"),
         ({"engine": "llama.cpp", "async_scheduling": False}, "async_scheduling is a setting of vllm, sglang, trtllm"),
-        ({"model": "llama3.1-8b", "moe_backend": "triton"}, "moe_backend is that of experts"),
+        ({"model": "llama3.1-8b", "moe_backend": "triton"}, "moe_backend applies to experts"),
         ({"enforce_eager": True, "cudagraph_mode": "full"}, "enforce_eager turns CUDA graphs and fused passes off"),
-        ({"model": "llama3.1-8b", "activation_dtype": "mxfp8"}, "activation_dtype is that of experts"),
+        ({"model": "llama3.1-8b", "activation_dtype": "mxfp8"}, "activation_dtype applies to experts"),
         ({"hardware": "h100x2", "activation_dtype": "mxfp8"}, "does not multiply 4-bit operands: activation_dtype"),
     ],
 )

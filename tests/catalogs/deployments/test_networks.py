@@ -37,8 +37,8 @@ def test_a_name_of_both_is_the_language_model() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("model: sam2.1-large\nhardware: l40s\ntensor_parallel: 2", "of language models: got 'tensor_parallel'"),
-        ("model: llama3.1-8b\nhardware: l40s\nulysses: 2", "of networks: got 'ulysses'"),
+        ("model: sam2.1-large\nhardware: l40s\ntensor_parallel: 2", "for language models: got 'tensor_parallel'"),
+        ("model: llama3.1-8b\nhardware: l40s\nulysses: 2", "for networks: got 'ulysses'"),
         ("model: sam2.1-lrge\nhardware: l40s", "nearest valid choice: sam2.1-large"),
         ("model: sam2.1-large\nhardware: l40s\nengine: tritn", "nearest valid choice: triton"),
         ("model: sam2.1-large\nhardware: l40s\nengine: 7", "torch, triton, sglang-diffusion"),

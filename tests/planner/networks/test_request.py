@@ -46,11 +46,11 @@ def test_an_objective_without_a_metric_is_on_the_end_to_end_latency() -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"workload": "chat"}, "--workload is of language models, and sdxl is a network: got 'chat'"),
+        ({"workload": "chat"}, "--workload is for language models, and sdxl is a network: got 'chat'"),
         ({"users": 4, "rate": 2}, "users replace the rate of jobs"),
-        ({"think_s": 3}, "a think time is one of users"),
+        ({"think_s": 3}, "a think time needs users"),
         ({"max_instances": 0}, "max_instances must be a whole number of at least 1"),
-        ({"fixed.kv_dtype": "fp8"}, "kv_dtype is of language models, and sdxl is a network"),
+        ({"fixed.kv_dtype": "fp8"}, "kv_dtype is for language models, and sdxl is a network"),
         ({"slo": "ttft.p99=2s"}, "so its objectives are on e2e: got 'ttft.p99=2s'; nearest valid choice: e2e.p99=2s"),
         ({"slo": None}, "an SLO is needed, written e2e.STAT=LIMIT"),
         ({"hardware": None}, "--hw is needed; hint: plan --model sam2.1-large"),
@@ -74,7 +74,7 @@ def test_a_wrong_request_is_one_line(keys: dict[str, Any], message: str) -> None
 
 @pytest.mark.parametrize("keys", [{"job": "1024x1024"}, {"steps": 4}, {"modes": ["eager"]}])
 def test_a_language_model_has_no_job(keys: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=r"is of networks \(catalog list networks\), and llama3.1-8b is a language"):
+    with pytest.raises(InputError, match=r"is for networks \(catalog list networks\), and llama3.1-8b is a language"):
         request_of_keys(USUAL | {"model": "llama3.1-8b", "slo": "p99=2s"} | keys)
 
 
