@@ -250,7 +250,9 @@ def price_rows(
         _price_line(price, (output_tokens_per_s, total_tokens_per_s), kwh_per_million)
         for price in (*prices, *list_estimates(need))
     ]
-    return sorted(rows, key=lambda row: (row.usd_per_hour, row.place))
+    return sorted(
+        rows, key=lambda row: round(row.usd_per_hour, 6)
+    )  # of equal prices, the one that a plan takes is first
 
 
 def _price_line(price: Price, tokens_per_s: tuple[float, float], kwh_per_million: float | None) -> PriceLine:

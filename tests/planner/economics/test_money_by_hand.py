@@ -20,6 +20,8 @@ from planner.economics.money import (
     money,
     price_rows,
 )
+from planner.problem.price_list import PriceList
+from planner.problem.tariff import Tariff
 
 #: A quarter of the tokens are output; a request is 100 tokens.
 RATES = Rates(output_tokens_per_s=1000.0, total_tokens_per_s=4000.0, power_w=7200.0, requests_per_s=40.0)
@@ -105,7 +107,7 @@ def test_rows_of_prices_are_hourly_prices_divided_by_the_rates(hardware: str) ->
     """1,000 output tokens/s are 3.6 million an hour, and 4,000 tokens/s are 14.4 million."""
     need = RentalNeed.of(parse_hardware(hardware))
     rows = price_rows(need, 1000.0, 4000.0, kwh_per_million=2.0)
-    assert rows == sorted(rows, key=lambda row: (row.usd_per_hour, row.place))
+    assert rows == sorted(rows, key=lambda row: round(row.usd_per_hour, 6))
     assert {row.contract for row in rows} <= set(CONTRACT_WORDS.values())
     for row in rows:
         assert row.usd_per_million_output_tokens == pytest.approx(row.usd_per_hour / 3.6, rel=1e-12)
@@ -123,3 +125,14 @@ def test_rows_of_prices_are_hourly_prices_divided_by_the_rates(hardware: str) ->
 
 def test_hardware_without_a_price_has_no_rows() -> None:
     assert price_rows(RentalNeed.of(parse_hardware("xeon-8480")), 1.0, 1.0) == []
+
+
+def test_the_first_region_of_a_contract_is_the_one_that_a_plan_takes() -> None:
+    """Of equal prices a plan takes a region of the US, and the table began with another one."""
+    hardware = parse_hardware("h200x8")
+    taken = PriceList(Tariff(), hardware).price(hardware)
+    assert taken is not None
+    rows = [row for row in price_rows(RentalNeed.of(hardware), 1.0, 2.0) if row.contract == "on demand"]
+    assert (rows[0].cloud, rows[0].region) == (taken.cloud, taken.region)
+    assert rows[0].usd_per_hour == rows[1].usd_per_hour  # else this would test nothing
+    assert [row.usd_per_hour for row in rows] == sorted(row.usd_per_hour for row in rows)
