@@ -99,6 +99,19 @@ class SloResult(SloValue):
     value_at_confidence_s: float | None = None
     n_requests: int | None = None  # simulated requests that fulfil the condition of the objective; None: it has none
 
+    @property
+    def has_no_value(self) -> bool:
+        """Return whether no request has the metric, such as a time per output token where all outputs are one token.
+
+        Such an objective is met. A value that is missing because the queue grows is not.
+        """
+        return self.met and self.value_s is None
+
+    @property
+    def share(self) -> float:
+        """Return the value over the limit; 0 where no request has the metric, infinite where there is no end."""
+        return 0.0 if self.has_no_value else super().share
+
 
 class RatePoint(JsonBlock):
     """Base of `CurvePoint`, which also has a field for each latency metric."""

@@ -185,8 +185,10 @@ class Refuser:
 
     def _load(self, entry: EvaluatedPlan) -> Iterator[Suggestion]:
         """Yield looser objectives, a lower confidence and a lower load that the closest plan meets."""
-        missed = any(not row.met for row in entry.plan.slo)  # false if a replica alone meets what all together miss
-        if missed and entry.verdict.stable and all(row.value_at_confidence_s is not None for row in entry.plan.slo):
+        rows = entry.plan.slo
+        missed = any(not row.met for row in rows)  # else all replicas together miss what each of them meets
+        bounded = all(row.has_no_value or row.value_at_confidence_s is not None for row in rows)
+        if missed and bounded and entry.verdict.stable:
             yield from self._looser(entry)
         sure = self._lower_confidence(entry)
         if sure is not None:
@@ -343,7 +345,7 @@ def least_missed(outcomes: Sequence[Outcome], carried_per_s: Callable[[Candidate
 
 def _excess(row: SloResult) -> tuple[float, float]:
     """Return the value at the required confidence over the limit, infinite if there is none, and the value itself."""
-    value_s = row.value_at_confidence_s
+    value_s = 0.0 if row.has_no_value else row.value_at_confidence_s
     return (math.inf if value_s is None else value_s / row.limit_s), row.share
 
 

@@ -32,6 +32,7 @@ class Figures(JsonBlock):
         usd_per_hour: The price of an hour; None where no price is known.
         usd_per_million_output_tokens: The price of a million output tokens; None where no price is known.
         j_per_output_token: The energy of an output token, joules; None where it is not known.
+        idle_accelerators: Rented accelerators that are not used; they are billed, and their power is not in the energy.
     """
 
     words: str
@@ -45,6 +46,7 @@ class Figures(JsonBlock):
     usd_per_hour: float | None
     usd_per_million_output_tokens: float | None
     j_per_output_token: float | None
+    idle_accelerators: int = 0
 
     @classmethod
     def of(cls, entry: EvaluatedPlan, with_load: bool) -> Self:
@@ -69,6 +71,7 @@ class Figures(JsonBlock):
             usd_per_hour=plan.usd_per_hour,
             usd_per_million_output_tokens=None if cost is None else cost.usd_per_million_output_tokens,
             j_per_output_token=None if used is None else used.j_per_output_token,
+            idle_accelerators=0 if cost is None else cost.idle_accelerators or 0,
         )
 
 

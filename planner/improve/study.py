@@ -17,9 +17,10 @@ from catalogs.deployments.key_texts import with_keys
 from catalogs.deployments.schema import Deployment, deployment_of_keys
 from catalogs.errors import InputError
 from catalogs.launch.reading.read import ReadLaunch
-from planner.answer.evaluate import BEST, OTHER, EvaluatedPlan, SeedBudget, objective_value
+from planner.answer.evaluate import BEST, EvaluatedPlan, objective_value
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
+from planner.economics.rack_power import idle_w
 from planner.improve.changes import KEPT, Change, changes_between, flag_changes
 from planner.improve.document import SCHEMA_VERSION, ChangeRow, Figures, Improvement, OtherHardware, savings
 from planner.pipeline import plan as search_plan
@@ -56,20 +57,23 @@ class Improver:
     report: Report
     _entries: dict[str, EvaluatedPlan | str] = field(default_factory=dict)
 
-    def entry(self, keys: Mapping[str, Any], effort: SeedBudget = OTHER) -> EvaluatedPlan | str:
-        """Return the plan of a variant as simulated, or why it cannot run."""
-        name = f"{effort}{sorted(keys.items(), key=str)}"
+    def entry(self, keys: Mapping[str, Any]) -> EvaluatedPlan | str:
+        """Return the plan of a variant as simulated, or why it cannot run.
+
+        All variants have the seeds of a recommended plan: their figures stand side by side.
+        """
+        name = str(sorted(keys.items(), key=str))
         if name not in self._entries:
-            self._entries[name] = self._simulated(keys, effort)
+            self._entries[name] = self._simulated(keys)
         return self._entries[name]
 
-    def _simulated(self, keys: Mapping[str, Any], effort: SeedBudget) -> EvaluatedPlan | str:
+    def _simulated(self, keys: Mapping[str, Any]) -> EvaluatedPlan | str:
         try:
             found = WrittenDeployment.of(deployment_of_keys(dict(keys), _WHERE), self.request, self.request.model)
         except InputError as error:
             return str(error)
         reason = found.unstartable()
-        return found.entry(None, effort) if reason is None else reason
+        return found.entry(None, BEST) if reason is None else reason
 
     def rank(self, entry: EvaluatedPlan | str) -> tuple[bool, float, float]:
         """Return a sort key of variants, the best first: meets the objectives, the objective, and the capacity."""
@@ -103,8 +107,16 @@ class Improver:
 
 
 def _joules(entry: EvaluatedPlan) -> float:
-    """Return the energy of an output token; 0 where it is not known."""
-    return 0.0 if entry.plan.energy is None else entry.plan.energy.j_per_output_token
+    """Return the energy of an output token with that of rented accelerators that idle; 0 where it is not known.
+
+    To leave a part of a rented instance idle saves less than its share of the energy.
+    """
+    plan, hardware = entry.plan, entry.candidate.hardware
+    if plan.energy is None:
+        return 0.0
+    idle = 0 if plan.cost is None else plan.cost.idle_accelerators or 0
+    each_w = idle_w(hardware) / hardware.n_accelerators
+    return plan.energy.j_per_output_token * (1 + idle * each_w / plan.energy.w_mean)
 
 
 def improve(
@@ -132,7 +144,7 @@ def improve(
     base = read.deployment.model_dump(exclude_unset=True) | {"hardware": read.deployment.hardware}
     report("the present deployment")
     found = WrittenDeployment.of(read.deployment, request, request.model)
-    today = improver.entry(base, BEST)
+    today = improver.entry(base)
     report("the search on the same hardware")
     answer = search_plan(request)
     rows, final, keys = _changed(improver, base, found.block, today, answer)
@@ -191,9 +203,7 @@ def _changed(
         improver.report(f"{change.what} alone")
         alone[change.what] = improver.entry(with_keys(base, change.after))
     made, keys = _in_turn(improver, base, changes, alone)
-    final = improver.entry(keys, BEST) if made else today
-    if not improver.better(final, today):  # with more seeds, the gain is no more than a tie
-        made, keys, final = [], base, today
+    final = improver.entry(keys) if made else today
     rows = [_row(improver, change, base, alone[change.what], change in made) for change in changes]
     rows.sort(key=lambda row: not row.recommended)
     return rows, final, keys

@@ -56,7 +56,8 @@ def objectives(answer: Answer, plan: Plan) -> TextTable:
     for words, row in zip(answer.request.slo_words, plan.slo, strict=True):
         interval = interval_words(row.ci_low_s, row.ci_high_s)
         verdict = ("yes" if row.met else "NO", sure_percent(row.probability_met))
-        rows.append((words, seconds(row.limit_s), seconds(row.value_s), interval, *verdict))
+        value = ("none", "") if row.has_no_value else (seconds(row.value_s), interval)
+        rows.append((words, seconds(row.limit_s), *value, *verdict))
     return TextTable(head, tuple(rows), f"Simulated at {rate(plan.requests_per_s)}.")
 
 
@@ -94,7 +95,7 @@ def _figures(plan: Plan, best: Plan | None) -> dict[str, str]:
     }
     return found | {
         f"{row.name}, limit {seconds(row.limit_s)}": (
-            f"{seconds(row.value_s)}, {sure_percent(row.probability_met)} confidence"
+            f"{'none' if row.has_no_value else seconds(row.value_s)}, {sure_percent(row.probability_met)} confidence"
         )
         for row in plan.slo
     }

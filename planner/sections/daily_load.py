@@ -43,7 +43,7 @@ from planner.problem.load_curve import LoadCurve
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.sections.fleet_day import MOST_WINDOWS, DailyRun, FleetDay, FleetSize, Name
-from planner.sections.section import ChosenPlan, Section, interval_words, level_words, verdict_words
+from planner.sections.section import ChosenPlan, Section, level_words, result_words
 from planner.space.layouts import replicas_of
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import CompiledDeployment
@@ -172,10 +172,8 @@ class DailyLoadSection(Section[DailyLoad]):
         for option in block.options:
             yield "Replicas", _option_words(option, block.cheapest, block.ci_level)
             for row in option.slo:
-                span = level_words(block.ci_level, interval_words(row.ci_low_s, row.ci_high_s))
-                verdict = verdict_words(row.met, row.probability_met)
-                worst = f"worst window {seconds(row.worst_window_s)} at {hours_text(row.worst_at_s)}"
-                yield "", f"  {row.name} = {seconds(row.value_s)} ({span}): {verdict}; {worst}"
+                worst = f"; worst window {seconds(row.worst_window_s)} at {hours_text(row.worst_at_s)}"
+                yield "", f"  {result_words(row, block.ci_level)}{'' if row.has_no_value else worst}"
             if option.scaling is not None:
                 scaling, start = option.scaling, human_s(block.cold_start_s)
                 counts = f"{scaling.min_replicas} to {scaling.max_replicas} replicas"

@@ -116,8 +116,11 @@ class FleetDay:
         return float(np.mean(met))
 
     def holds(self, slos: tuple[Slo, ...]) -> bool:
-        """Return True if the whole run and a share MOST_WINDOWS of its windows meet all objectives."""
-        return all(self.values_s[s.name] <= s.limit_s for s in slos) and self.windows_met(slos) >= MOST_WINDOWS
+        """Return True if the whole run and a share MOST_WINDOWS of its windows meet all objectives.
+
+        An objective on a metric that no request has is met, as in every verdict: its value is NaN.
+        """
+        return not any(self.values_s[s.name] > s.limit_s for s in slos) and self.windows_met(slos) >= MOST_WINDOWS
 
 
 @dataclass(frozen=True, slots=True)

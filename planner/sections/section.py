@@ -13,7 +13,7 @@ from catalogs.ui.html_page import Markup, paragraph, table
 from catalogs.ui.terminal import Line
 from catalogs.ui.words import percent, seconds, sure_percent
 from planner.answer.evaluate import EvaluatedPlan
-from planner.answer.plan_schema import Plan
+from planner.answer.plan_schema import Plan, SloResult
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import Candidate
@@ -106,6 +106,14 @@ def verdict_words(met: bool, probability: float) -> str:
     if met:
         return f"met with {sure_percent(probability)} confidence"
     return f"missed ({sure_percent(probability)} confidence that it is met)"
+
+
+def result_words(row: SloResult, level: float) -> str:
+    """Return the value of an objective, its interval of a level and the verdict; or that no request has the metric."""
+    if row.has_no_value:
+        return f"{row.name}: no request has one: met"
+    interval = level_words(level, interval_words(row.ci_low_s, row.ci_high_s))
+    return f"{row.name} = {seconds(row.value_s)} ({interval}): {verdict_words(row.met, row.probability_met)}"
 
 
 def level_words(level: float, span: str) -> str:

@@ -24,7 +24,7 @@ from calibration.accuracy.stated_error import StatedError
 from catalogs.arrays import BoolArray
 from catalogs.io.json_block import JsonBlock
 from catalogs.ui.terminal import Line
-from catalogs.ui.words import digits, seconds
+from catalogs.ui.words import digits
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import Workload
 from planner.answer.evaluate import MOST_REPLICAS
@@ -44,7 +44,7 @@ from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, fini
 from planner.evaluation.workload_statistics import run_sizes
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
-from planner.sections.section import ChosenPlan, Section, interval_words, level_words, verdict_words
+from planner.sections.section import ChosenPlan, Section, level_words, result_words
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import simulate
 
@@ -110,9 +110,7 @@ class UsersSection(Section[UsersInClosedLoop]):
         closed = f"{block.users} users simulated in a closed loop send {rate} requests/s ({level})"
         yield "Users", f"{closed}; the plan assumes {planned} requests/s with random arrivals"
         for row in block.slo:
-            interval = level_words(block.ci_level, interval_words(row.ci_low_s, row.ci_high_s))
-            verdict = verdict_words(row.met, row.probability_met)
-            yield "", f"{row.name} = {seconds(row.value_s)} ({interval}): {verdict}"
+            yield "", result_words(row, block.ci_level)
 
 
 @dataclass(frozen=True, slots=True)

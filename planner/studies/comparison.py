@@ -26,7 +26,10 @@ TIE: Final = 0.02
 _FOLLOWS: Final = ("kv_blocks",)
 
 #: Request keys that are compared; the deployments contain the resolved model, engine and hardware.
-_REQUEST_KEYS: Final = ("slo", "workload", "rate", "objective", "precisions", "seed")
+_REQUEST_KEYS: Final = (
+    "slo", "confidence", "workload", "input_tokens", "output_tokens", "rate", "users", "think_s", "survive",
+    "objective", "precisions", "seed",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

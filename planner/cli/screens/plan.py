@@ -18,7 +18,7 @@ from planner.problem.candidate import deployment_words
 from planner.problem.request import PlanRequest
 from planner.sections.refusal import NO_REASON, refused_lines, ruled_out_lines
 from planner.sections.registry import section_lines
-from planner.sections.section import interval_words, level_words, verdict_words
+from planner.sections.section import result_words
 
 _BAR: Final = 40
 
@@ -58,7 +58,8 @@ def _figures(row: HardwareRow) -> tuple[str, ...]:
     month = "unknown" if row.usd_per_month is None else f"${row.usd_per_month:,.0f}"
     joules = "unknown" if row.j_per_output_token is None else digits(row.j_per_output_token)
     money = (dollars(row.usd_per_hour), month, dollars(row.usd_per_million_output_tokens))
-    latencies = [seconds(value) for value, stat in ((row.ttft_s, row.ttft_stat), (row.tpot_s, row.tpot_stat)) if stat]
+    shown = ((row.ttft_s, row.ttft_stat), (row.tpot_s, row.tpot_stat))
+    latencies = ["none" if value is None else seconds(value) for value, stat in shown if stat]
     names = (row.hardware, row.weight_dtype or "", row.limited_by or "")
     return (*names, *money, joules, digits(row.capacity_requests_per_s or 0.0), *latencies)
 
@@ -105,9 +106,7 @@ def _feasible(answer: Answer, best: Plan, width: int) -> Iterator[Line]:
     yield "Recommended", deployment_words(best.deployment)
     for words, row in zip(request.slo_words, best.slo, strict=True):
         yield "Objective", words
-        interval = level_words(best.interval_level, interval_words(row.ci_low_s, row.ci_high_s))
-        verdict = verdict_words(row.met, row.probability_met)
-        yield "", f"{row.name} = {seconds(row.value_s)} ({interval}): {verdict}"
+        yield "", result_words(row, best.interval_level)
     yield from _capacity_lines(best, request)
     yield from _money_lines(best, request)
     yield from _price_lines(answer, best.cost, width)
@@ -305,6 +304,9 @@ def _refused(answer: Answer) -> Iterator[Line]:
 def _closest(closest: Plan, refusal: Refusal, answer: Answer) -> Iterator[Line]:
     yield "Closest", deployment_words(closest.deployment)
     for row in closest.slo:
+        if row.has_no_value:
+            yield "", result_words(row, closest.interval_level)
+            continue
         most = row.value_at_confidence_s
         sure = f"{percent(answer.request.confidence)} confidence"
         high = "no upper limit" if most is None else f"at most {seconds(most)}"

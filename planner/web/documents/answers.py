@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from catalogs.ui.words import dollars, percent, rate, seconds, sure_percent
-from planner.answer.plan_schema import Plan, difference_words
+from planner.answer.plan_schema import Plan, SloResult, difference_words
 from planner.answer.schema import Answer, Refusal, Suggestion
 from planner.cli.screens.plan import render
 from planner.economics.money import offer_words
@@ -148,13 +148,21 @@ def _refusal(answer: Answer, refusal: Refusal) -> dict[str, Any]:
     return refused_view(capital(refusal.binding_constraint), refusal.stages, ways, refusal.reasons, closest)
 
 
+def _sure_words(row: SloResult) -> str:
+    """Return the value of an objective at the confidence of the answer in words."""
+    if row.has_no_value:
+        return "none"
+    most = row.value_at_confidence_s
+    return "without limit" if most is None else f"at most {seconds(most)}"
+
+
 def _closest(answer: Answer, closest: Plan) -> dict[str, Any]:
     rows = [
         (
             row.name,
             seconds(row.limit_s),
-            seconds(row.value_s),
-            "without limit" if row.value_at_confidence_s is None else f"at most {seconds(row.value_at_confidence_s)}",
+            "none" if row.has_no_value else seconds(row.value_s),
+            _sure_words(row),
             "met" if row.met else "missed",
         )
         for row in closest.slo

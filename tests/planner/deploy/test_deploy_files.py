@@ -458,6 +458,19 @@ def test_the_benchmark_sends_the_planned_requests() -> None:
     assert len(set(ids)) == len(ids)  # no prompt shares text with another
 
 
+def test_the_benchmark_of_a_load_over_time_has_the_lengths_of_all_of_its_trace(tmp_path: Path) -> None:
+    """The first requests of a trace have other lengths than the plan, so that `plan verify` refused their results."""
+    trace, path = tmp_path / "day.csv", tmp_path / "plan.json"
+    rows = "".join(f"{k * 0.5},100,{10 + k // 10}\n" for k in range(4000))
+    trace.write_text("arrival_s,input_tokens,output_tokens\n" + rows)
+    written = planned(replicas=2, tensor_parallel=4).document()
+    written["request"] |= {"workload": str(trace), "over_time": True, "rate": 2.0}
+    path.write_text(json.dumps(written))
+    package = pack(parse_answer(written), path, "kubernetes")
+    lengths = [json.loads(line)["output_length"] for line in package.files["requests.jsonl"].splitlines()]
+    assert sum(lengths) / len(lengths) == pytest.approx(10 + 399 / 2, rel=0.1)
+
+
 def test_shared_prefixes_stay_shared_in_the_benchmark() -> None:
     requests = load_workload("lmsys-turns").materialise(0, 3, 1.0)
     shared = replace(requests, input_tokens=requests.input_tokens * 0 + 40, block_hashes=((7, 8), (7, 9, 11), ()))

@@ -64,3 +64,28 @@ def test_figures_beyond_the_capacity_say_so(
     shown = " ".join(capsys.readouterr().out.split())
     assert "$0.25 per million output tokens, 0.5 J per output token" in shown
     assert ("; at 20 requests/s, where the objectives are missed: $0.25" in shown) == missed
+
+
+@pytest.mark.parametrize(
+    ("idle", "words"), [(0, ""), (1, "(1 rented accelerator idle"), (4, "(4 rented accelerators idle")]
+)
+def test_rented_accelerators_that_idle_are_named(idle: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Half of a rented node has the bill of all of it, and the energy of the half."""
+    figures = Figures(
+        words="1 replica",
+        hardware="h100x4",
+        accelerators=4,
+        requests_per_s=3.0,
+        capacity_requests_per_s=4.0,
+        meets=True,
+        probability_met=0.99,
+        latencies_s={"ttft.p99": 0.5},
+        usd_per_hour=23.6,
+        usd_per_million_output_tokens=10.0,
+        j_per_output_token=5.0,
+        idle_accelerators=idle,
+    )
+    show_improvement(refusal([]).model_copy(update={"today": figures, "why_not_today": ""}))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert ("idle, not in the energy)" in shown) is bool(idle)
+    assert words in shown

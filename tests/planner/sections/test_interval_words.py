@@ -1,10 +1,17 @@
-"""The words for an interval of seconds."""
+"""The words for an interval of seconds, and for an objective without a value."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
-from planner.sections.section import interval_words
+from planner.answer.plan_schema import SloResult
+from planner.problem.slo import parse_slos
+from planner.sections.fleet_day import FleetDay, FleetSize
+from planner.sections.section import interval_words, result_words
 
 
 @pytest.mark.parametrize(
@@ -13,3 +20,40 @@ from planner.sections.section import interval_words
 )
 def test_an_interval_without_a_meaningful_end_has_none(high_s: float | None, words: str) -> None:
     assert interval_words(0.028, high_s) == words
+
+
+def row(value_s: float | None, met: bool) -> SloResult:
+    probability = 1.0 if met else 0.0
+    return SloResult.model_validate(
+        {"name": "tpot.p95", "metric": "tpot", "stat": "p95", "limit_s": 0.06, "value_s": value_s}
+        | {"ci_low_s": value_s, "ci_high_s": value_s, "met": met, "probability_met": probability}
+    )
+
+
+def test_an_objective_on_a_metric_that_no_request_has_is_met_without_a_value() -> None:
+    """A plan for outputs of one token read "tpot.p95 = unbounded (80 % interval: unbounded or more): met"."""
+    none, endless, short = row(None, True), row(None, False), row(0.03, True)
+    assert result_words(none, 0.8) == "tpot.p95: no request has one: met"
+    assert result_words(endless, 0.8).startswith("tpot.p95 = unbounded (80 % interval: unbounded or more): missed")
+    assert result_words(short, 0.8) == "tpot.p95 = 30 ms (80 % interval: 30 ms to 30 ms): met with over 99 % confidence"
+    assert (none.share, endless.share, short.share) == (0.0, float("inf"), pytest.approx(0.5))
+
+
+def test_a_day_meets_an_objective_on_a_metric_that_no_request_has() -> None:
+    slos = parse_slos(["ttft.p99=1s", "tpot.p95=60ms"])
+    windows_s = {"ttft.p99": np.array([0.5, 0.6]), "tpot.p95": np.array([np.nan, np.nan])}
+    waiting = dict.fromkeys(windows_s, 1.0)
+    day = FleetDay(
+        FleetSize("peak", 1),
+        {"ttft.p99": 0.55, "tpot.p95": math.nan},
+        waiting,
+        windows_s,
+        {},
+        np.ones(24),
+        1.0,
+        1.0,
+        2.0,
+    )
+    assert day.windows_met(slos) == 1.0
+    assert day.holds(slos)
+    assert not replace(day, values_s=day.values_s | {"ttft.p99": 1.1}).holds(slos)

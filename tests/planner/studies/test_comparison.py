@@ -54,6 +54,18 @@ def test_what_differs_and_who_is_better() -> None:
     assert found.better_at("B") == ["$ per hour"]
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("confidence", 0.8), ("users", 30), ("input_tokens", 500), ("output_tokens", 20), ("survive", "1")],
+)
+def test_every_key_of_the_load_and_of_the_objectives_is_compared(key: str, value: object) -> None:
+    """Answers at two confidences were said to be of the same request, with other capacities."""
+    changed = data()
+    changed["request"] |= {key: value} | ({"rate": 1.0} if key == "survive" else {})
+    found = compare_answers(answer(), parse_answer(changed))
+    assert key in {what for what, *_ in found.differs}
+
+
 def test_a_refused_answer_shows_its_closest_plan() -> None:
     no = data()
     why = {"binding_constraint": "too slow", "closest": no["best"], "what_would_meet_it": []}

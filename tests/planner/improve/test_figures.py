@@ -1,0 +1,66 @@
+"""The figures by which `plan improve` compares variants: equal seeds for all, and the energy of what is rented."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from catalogs.hardware.catalog import parse_hardware
+from catalogs.launch.reading.read import ReadLaunch, read_command
+from planner.answer.evaluate import BEST, SeedBudget
+from planner.economics.rack_power import idle_w
+from planner.improve import study
+from planner.improve.study import Improver
+from planner.problem.request import PlanRequest
+from planner.problem.slo import parse_slos
+from planner.studies.written_deployment import WrittenDeployment
+
+
+def request() -> PlanRequest:
+    return PlanRequest(model="llama3.1-8b", hardware="h100x8", slos=parse_slos(["ttft.p99=2s"]), requests_per_s=3.0)
+
+
+def read() -> ReadLaunch:
+    return read_command("vllm serve meta-llama/Llama-3.1-8B", "h100x8")
+
+
+def variant(accelerators: int, joules: float, w_mean: float, idle: int) -> Any:
+    """A deployment on a part of a node of eight, all of which is rented."""
+    energy, cost = SimpleNamespace(j_per_output_token=joules, w_mean=w_mean), SimpleNamespace(idle_accelerators=idle)
+    hardware = parse_hardware(f"h100x{accelerators}")
+    return SimpleNamespace(
+        met=True,
+        candidate=SimpleNamespace(hardware=hardware),
+        plan=SimpleNamespace(usd_per_hour=23.6, energy=energy, cost=cost),
+        capacity_requests_per_s=4.0,
+    )
+
+
+def test_energy_between_equal_bills_has_that_of_rented_accelerators_that_idle() -> None:
+    whole, half = variant(8, 10.0, 4000.0, 0), variant(4, 9.0, 3600.0, 4)
+    idle = idle_w(parse_hardware("h100x4"))
+    assert study._joules(whole) == 10.0
+    assert study._joules(half) == pytest.approx(9.0 * (3600.0 + idle) / 3600.0)
+    assert study._joules(half) > 10.0
+    improver = Improver(read(), request(), lambda _: None)
+    assert not improver.better(half, whole)
+    assert improver.better(variant(4, 5.0, 2000.0, 4), whole)
+
+
+def test_every_variant_has_the_seeds_of_a_recommended_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change alone, of one seed, stood beside the present command, of four: one deployment had two capacities."""
+    efforts: list[SeedBudget] = []
+
+    def entry(_: WrittenDeployment, start_per_s: float | None, effort: SeedBudget) -> Any:
+        assert start_per_s is None
+        efforts.append(effort)
+        return variant(8, 10.0, 4000.0, 0)
+
+    monkeypatch.setattr(WrittenDeployment, "entry", entry)
+    improver = Improver(read(), request(), lambda _: None)
+    base = {"model": "llama3.1-8b", "hardware": "h100x8"}
+    for keys in (base, base | {"max_num_seqs": 64}, base):
+        improver.entry(keys)
+    assert efforts == [BEST, BEST]  # equal variants are simulated once
