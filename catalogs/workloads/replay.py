@@ -24,8 +24,9 @@ from catalogs.workloads.traces import Trace
 class Replay:
     """A trace, replayed `rate_scale` times as fast.
 
-    For fewer requests than the trace has, the first ones are replayed. For more, the trace starts again one mean gap
-    after its last request, with new block ids, so that a second pass does not hit the prefix cache of the first.
+    For fewer requests than the trace has, the first ones are replayed, or with `pieces` a piece that begins at a place
+    drawn from the seed and has the required rate itself. For more, the trace starts again one mean gap after its last
+    request, with new block ids, so that a second pass does not hit the prefix cache of the first.
 
     Raises:
         InputError: rate_scale is set and the trace has no arrival times.
@@ -38,6 +39,7 @@ class Replay:
     concurrency: int | None = None  # clients that play recorded sessions, one after the other
     scenario: Scenario | None = None  # rules of a benchmark that plays recorded sessions
     steady_sessions: bool = False  # recorded sessions are under way when a run begins
+    pieces: bool = False  # fewer requests than the trace has come from anywhere in it, at the rate of the draw
     reader: ModelSpec | None = None  # the model that reads the media; without one, prompts do not include them
 
     def __post_init__(self) -> None:
@@ -57,20 +59,21 @@ class Replay:
         return (len(self.trace.input_tokens) - 1) / span * self.rate_scale if span > 0 else None
 
     def draw(self, seed: int, n: int, requests_per_s: float) -> RequestSet:
-        """Return the first n requests, with arrival times stretched to a mean of `requests_per_s` over the whole trace.
+        """Return n requests, with arrival times stretched to a mean of `requests_per_s` over the whole trace.
 
-        The seed draws Poisson arrivals where the trace has no times; otherwise it has no effect.
+        The seed draws Poisson arrivals where the trace has no times, and with `pieces` the first request; otherwise it
+        has no effect.
         """
         if self.trace.recorded is not None:
             return self._draw_sessions(self.trace.recorded, seed, n, requests_per_s)
-        lap, row = np.divmod(np.arange(n), len(self.trace.input_tokens))
+        lap, row = self._rows(seed, n)
         columns = rows_of(self.trace, ("output_tokens", "requested_models", "adapters", "terms"), row)
         sessions, media = self.trace.sessions, self._media(row)
         return RequestSet(
             input_tokens=self.draw_lengths(seed, n)[0],
             media=media,
             arrival_s=self._arrival_s(seed, row, lap, requests_per_s),
-            block_hashes=self._block_hashes(n),
+            block_hashes=self._block_hashes(int(row[0]) if n else 0, n),
             hash_block_tokens=self.trace.hash_block_tokens,
             models=self.trace.models,
             sessions=None if sessions is None else sessions[row] + lap * (sessions.max() + 1),
@@ -112,9 +115,19 @@ class Replay:
         order = np.random.default_rng(seed).permutation(played)
         return drawn.plays(order[: int(np.searchsorted(np.cumsum(size[order]), n)) + 1])
 
-    def draw_lengths(self, seed: int, n: int) -> tuple[IntArray, IntArray]:  # noqa: ARG002 - as SyntheticWorkload
-        """Return the input and output lengths of the first n requests. Shape (n,) each."""
-        row = np.arange(n) % len(self.trace.input_tokens)
+    def _rows(self, seed: int, n: int) -> tuple[IntArray, IntArray]:
+        """Return which pass over the trace each of n requests belongs to, and its row. Shape (n,) each."""
+        size = len(self.trace.input_tokens)
+        if not self.pieces or n >= size:
+            lap, row = np.divmod(np.arange(n), size)
+            return lap, row
+        # A stream apart from those of `_arrival_s` and the media, which spawn theirs from the same seed.
+        first = int(np.random.default_rng([seed, size]).integers(size - n + 1))
+        return np.zeros(n, dtype=np.int64), first + np.arange(n)
+
+    def draw_lengths(self, seed: int, n: int) -> tuple[IntArray, IntArray]:
+        """Return the input and output lengths of the n requests that `draw` returns. Shape (n,) each."""
+        _, row = self._rows(seed, n)
         inputs, media = self.trace.input_tokens[row], self._media(row)
         read = media is not None and media.is_read
         return inputs + media.tokens if media is not None and read else inputs, self.trace.output_tokens[row]
@@ -133,15 +146,18 @@ class Replay:
             return np.asarray(np.cumsum(stream.standard_exponential(len(row))) / requests_per_s)
         if own is None:
             return times[row]
+        if self.pieces and len(row) < len(times) and times[row[-1]] > times[row[0]]:
+            elapsed_s: FloatArray = times[row] - times[row[0]]
+            return elapsed_s * ((len(row) - 1) / requests_per_s / float(elapsed_s[-1]))
         lap_s = len(self.trace.input_tokens) / own * self.rate_scale
         stretched: FloatArray = (times[row] + lap * lap_s) / self.rate_scale
         return stretched if requests_per_s == own else stretched * (own / requests_per_s)
 
-    def _block_hashes(self, n: int) -> tuple[BlockIds, ...] | None:
+    def _block_hashes(self, first: int, n: int) -> tuple[BlockIds, ...] | None:
         hashes = self.trace.block_hashes
         assert not isinstance(hashes, TextTree)
-        if hashes is None or n <= len(hashes):
-            return hashes[:n] if hashes else None
+        if hashes is None or first + n <= len(hashes):
+            return hashes[first : first + n] if hashes else None
         step = 1 + max((max(ids) for ids in hashes if ids), default=0)
         laps = -(-n // len(hashes))
         again = [tuple([block + lap * step for block in ids]) for lap in range(laps) for ids in hashes]

@@ -10,7 +10,7 @@ from typing import Final
 from catalogs.workloads.request_set import RequestSet
 from planner.deploy.files import DeploymentFiles, bash_script
 from planner.deploy.serving import Serving
-from planner.evaluation.workload_statistics import open_loop
+from planner.evaluation.workload_statistics import in_pieces, open_loop
 from planner.validation.prediction import Prediction
 
 #: Duration of a run in seconds, unless it gives too few or too many requests; minimum and maximum number of requests.
@@ -40,7 +40,7 @@ def benchmark_files(prediction: Prediction, s: Serving, written: DeploymentFiles
             ("--request-rate", f"{prediction.requests_per_s:.6g}"),
         ]
         return {"verify.sh": _script(written.base_url, s.model, n, options)}
-    workload = open_loop(prediction.answer.request.read_workload())
+    workload = in_pieces(open_loop(prediction.answer.request.read_workload()))
     seed = prediction.answer.request.seed + _OTHER_SEED
     requests = workload.materialise(seed, n, prediction.requests_per_s)
     lines = "".join(json.dumps(row) + "\n" for row in trace_rows(requests))

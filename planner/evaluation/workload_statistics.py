@@ -15,6 +15,7 @@ from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock
 from catalogs.models.media_items import MediaLayout
 from catalogs.workloads.length_statistics import LengthStatistics, TokenStatistics
+from catalogs.workloads.replay import Replay
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.synthetic import SyntheticWorkload
 from catalogs.workloads.workload import Workload
@@ -138,7 +139,8 @@ def open_loop(workload: Workload) -> Workload:
 def workload_of(request: PlanRequest, given: Workload | None = None) -> Workload:
     """Return the workload of a request for an evaluator: at a constant rate, even if the load changes with time.
 
-    Conversations are in a steady state too: at any time some begin, and others are at one of their turns.
+    Conversations are in a steady state too: at any time some begin, and others are at one of their turns. Runs that are
+    shorter than a trace come from anywhere in it, at the rate that they are drawn for (`in_pieces`).
 
     Args:
         request: The request.
@@ -147,8 +149,17 @@ def workload_of(request: PlanRequest, given: Workload | None = None) -> Workload
     Raises:
         InputError: The workload is unknown or has no rate.
     """
-    found = given or with_steady_sessions(open_loop(request.read_workload()))
+    found = given or in_pieces(with_steady_sessions(open_loop(request.read_workload())))
     return steady(found) if request.over_time else found
+
+
+def in_pieces(workload: Workload) -> Workload:
+    """Return the workload with runs of any part of its trace, so that seeds differ and runs have their own rate.
+
+    The first requests of a trace may be fewer in an hour, or of other lengths, than those of the whole trace.
+    """
+    content = workload.content
+    return replace(workload, content=replace(content, pieces=True)) if isinstance(content, Replay) else workload
 
 
 def with_steady_sessions(workload: Workload) -> Workload:
