@@ -24,9 +24,12 @@ from catalogs.workloads.traces import Trace
 class Replay:
     """A trace, replayed `rate_scale` times as fast.
 
-    For fewer requests than the trace has, the first ones are replayed, or with `pieces` a piece that begins at a place
-    drawn from the seed and has the required rate itself. For more, the trace starts again one mean gap after its last
-    request, with new block ids, so that a second pass does not hit the prefix cache of the first.
+    For fewer requests than the trace has, the first ones are replayed. With `pieces`, their arrivals are those of a
+    piece that begins at a place drawn from the seed, and has the required rate itself. Their contents are those of this
+    piece where requests share text, and otherwise those of requests at equal distances all over the trace.
+
+    For more requests, the trace starts again one mean gap after its last request, with new block ids, so that a second
+    pass does not hit the prefix cache of the first.
 
     Raises:
         InputError: rate_scale is set and the trace has no arrival times.
@@ -67,12 +70,14 @@ class Replay:
         if self.trace.recorded is not None:
             return self._draw_sessions(self.trace.recorded, seed, n, requests_per_s)
         lap, row = self._rows(seed, n)
+        first = self._first_row(seed, n)
+        arriving = row if first is None else first + np.arange(n)
         columns = rows_of(self.trace, ("output_tokens", "requested_models", "adapters", "terms"), row)
         sessions, media = self.trace.sessions, self._media(row)
         return RequestSet(
             input_tokens=self.draw_lengths(seed, n)[0],
             media=media,
-            arrival_s=self._arrival_s(seed, row, lap, requests_per_s),
+            arrival_s=self._arrival_s(seed, arriving, lap, requests_per_s),
             block_hashes=self._block_hashes(int(row[0]) if n else 0, n),
             hash_block_tokens=self.trace.hash_block_tokens,
             models=self.trace.models,
@@ -117,13 +122,21 @@ class Replay:
 
     def _rows(self, seed: int, n: int) -> tuple[IntArray, IntArray]:
         """Return which pass over the trace each of n requests belongs to, and its row. Shape (n,) each."""
-        size = len(self.trace.input_tokens)
-        if not self.pieces or n >= size:
+        size, first = len(self.trace.input_tokens), self._first_row(seed, n)
+        if first is None:
             lap, row = np.divmod(np.arange(n), size)
             return lap, row
+        apart = self.trace.block_hashes is None and self.trace.sessions is None
+        spread = (np.arange(n) * size + first) // n  # the first row is below size - n + 1, so the last is below size
+        return np.zeros(n, dtype=np.int64), spread if apart else first + np.arange(n)
+
+    def _first_row(self, seed: int, n: int) -> int | None:
+        """Return the row at which the piece of n requests begins; None where the trace is replayed from its start."""
+        size = len(self.trace.input_tokens)
+        if not self.pieces or n >= size:
+            return None
         # A stream apart from those of `_arrival_s` and the media, which spawn theirs from the same seed.
-        first = int(np.random.default_rng([seed, size]).integers(size - n + 1))
-        return np.zeros(n, dtype=np.int64), first + np.arange(n)
+        return int(np.random.default_rng([seed, size]).integers(size - n + 1))
 
     def draw_lengths(self, seed: int, n: int) -> tuple[IntArray, IntArray]:
         """Return the input and output lengths of the n requests that `draw` returns. Shape (n,) each."""
