@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 
@@ -20,21 +19,17 @@ from catalogs.workloads.sessions.schedule import SessionSchedule
 from catalogs.workloads.sessions.texts import TextTree
 from catalogs.workloads.traces import Trace
 
-#: Step between the parts that consecutive seeds replay, as a share of the trace: the golden ratio conjugate. The parts
-#: of any number of seeds from 0 on are spread evenly over the trace (Knuth, The Art of Computer Programming 3, 6.4).
-_STEP: Final = (5**0.5 - 1) / 2
-
 
 @dataclass(frozen=True, slots=True)
 class Replay:
     """A trace, replayed `rate_scale` times as fast.
 
-    For fewer requests than the trace has, the first ones are replayed. For more, the trace starts again one mean gap
-    after its last request, with new block ids, so that a second pass does not hit the prefix cache of the first.
+    For fewer requests than the trace has, the first ones are replayed. With `pieces`, their arrivals are those of a
+    piece that begins at a place drawn from the seed, and has the required rate itself. Their contents are those of this
+    piece where requests share text, and otherwise those of requests at equal distances all over the trace.
 
-    With `part_by_seed`, each seed replays another part of the trace, so that several seeds are independent samples of
-    all of it: they begin at places that are spread evenly over the trace, seed 0 at its beginning. If its requests have
-    neither arrival times nor common contents, their order means nothing, and each seed has them in another order.
+    For more requests, the trace starts again one mean gap after its last request, with new block ids, so that a second
+    pass does not hit the prefix cache of the first.
 
     Raises:
         InputError: rate_scale is set and the trace has no arrival times.
@@ -47,8 +42,8 @@ class Replay:
     concurrency: int | None = None  # clients that play recorded sessions, one after the other
     scenario: Scenario | None = None  # rules of a benchmark that plays recorded sessions
     steady_sessions: bool = False  # recorded sessions are under way when a run begins
+    pieces: bool = False  # fewer requests than the trace has come from anywhere in it, at the rate of the draw
     reader: ModelSpec | None = None  # the model that reads the media; without one, prompts do not include them
-    part_by_seed: bool = False  # each seed replays another part
 
     def __post_init__(self) -> None:
         if self.rate_scale != 1.0 and not (self.requests_per_s and self.trace.arrival_s is not None):
@@ -67,21 +62,23 @@ class Replay:
         return (len(self.trace.input_tokens) - 1) / span * self.rate_scale if span > 0 else None
 
     def draw(self, seed: int, n: int, requests_per_s: float) -> RequestSet:
-        """Return the first n requests, with arrival times stretched to a mean of `requests_per_s` over the whole trace.
+        """Return n requests, with arrival times stretched to a mean of `requests_per_s` over the whole trace.
 
-        The seed draws Poisson arrivals where the trace has no times. With `part_by_seed` it also chooses the part of
-        the trace; otherwise it has no further effect.
+        The seed draws Poisson arrivals where the trace has no times, and with `pieces` the first request; otherwise it
+        has no effect.
         """
         if self.trace.recorded is not None:
             return self._draw_sessions(self.trace.recorded, seed, n, requests_per_s)
         lap, row = self._rows(seed, n)
+        first = self._first_row(seed, n)
+        arriving = row if first is None else first + np.arange(n)
         columns = rows_of(self.trace, ("output_tokens", "requested_models", "adapters", "terms"), row)
         sessions, media = self.trace.sessions, self._media(row)
         return RequestSet(
             input_tokens=self.draw_lengths(seed, n)[0],
             media=media,
-            arrival_s=self._arrival_s(seed, row, lap, requests_per_s),
-            block_hashes=self._block_hashes(lap, row),
+            arrival_s=self._arrival_s(seed, arriving, lap, requests_per_s),
+            block_hashes=self._block_hashes(int(row[0]) if n else 0, n),
             hash_block_tokens=self.trace.hash_block_tokens,
             models=self.trace.models,
             sessions=None if sessions is None else sessions[row] + lap * (sessions.max() + 1),
@@ -123,25 +120,30 @@ class Replay:
         order = np.random.default_rng(seed).permutation(played)
         return drawn.plays(order[: int(np.searchsorted(np.cumsum(size[order]), n)) + 1])
 
+    def _rows(self, seed: int, n: int) -> tuple[IntArray, IntArray]:
+        """Return which pass over the trace each of n requests belongs to, and its row. Shape (n,) each."""
+        size, first = len(self.trace.input_tokens), self._first_row(seed, n)
+        if first is None:
+            lap, row = np.divmod(np.arange(n), size)
+            return lap, row
+        apart = self.trace.block_hashes is None and self.trace.sessions is None
+        spread = (np.arange(n) * size + first) // n  # the first row is below size - n + 1, so the last is below size
+        return np.zeros(n, dtype=np.int64), spread if apart else first + np.arange(n)
+
+    def _first_row(self, seed: int, n: int) -> int | None:
+        """Return the row at which the piece of n requests begins; None where the trace is replayed from its start."""
+        size = len(self.trace.input_tokens)
+        if not self.pieces or n >= size:
+            return None
+        # A stream apart from those of `_arrival_s` and the media, which spawn theirs from the same seed.
+        return int(np.random.default_rng([seed, size]).integers(size - n + 1))
+
     def draw_lengths(self, seed: int, n: int) -> tuple[IntArray, IntArray]:
-        """Return the input and output lengths of the first n requests, as `draw` does. Shape (n,) each."""
+        """Return the input and output lengths of the n requests that `draw` returns. Shape (n,) each."""
         _, row = self._rows(seed, n)
         inputs, media = self.trace.input_tokens[row], self._media(row)
         read = media is not None and media.is_read
         return inputs + media.tokens if media is not None and read else inputs, self.trace.output_tokens[row]
-
-    def _rows(self, seed: int, n: int) -> tuple[IntArray, IntArray]:
-        """Return for each of n requests the pass over the trace and the row in it. Shape (n,) each."""
-        trace, places = self.trace, np.arange(n)
-        size = len(trace.input_tokens)
-        if not self.part_by_seed or trace.recorded is not None:
-            lap, row = np.divmod(places, size)
-        elif trace.arrival_s is None and trace.block_hashes is None and trace.sessions is None:
-            order = np.random.default_rng(np.random.SeedSequence(seed).spawn(2)[1])
-            lap, row = places // size, np.concatenate([order.permutation(size) for _ in range(-(-n // size))])[:n]
-        else:
-            lap, row = np.divmod(places + int(seed * _STEP % 1.0 * size), size)
-        return lap, row
 
     def _media(self, rows: IntArray) -> RequestMedia | None:
         """Return the media of these requests of the trace, read if a model reads them; None without media."""
@@ -157,18 +159,19 @@ class Replay:
             return np.asarray(np.cumsum(stream.standard_exponential(len(row))) / requests_per_s)
         if own is None:
             return times[row]
+        if self.pieces and len(row) < len(times) and times[row[-1]] > times[row[0]]:
+            elapsed_s: FloatArray = times[row] - times[row[0]]
+            return elapsed_s * ((len(row) - 1) / requests_per_s / float(elapsed_s[-1]))
         lap_s = len(self.trace.input_tokens) / own * self.rate_scale
-        since_s = times[row[0]] - times[0] if len(row) else 0.0
-        stretched: FloatArray = (times[row] + lap * lap_s - since_s) / self.rate_scale
+        stretched: FloatArray = (times[row] + lap * lap_s) / self.rate_scale
         return stretched if requests_per_s == own else stretched * (own / requests_per_s)
 
-    def _block_hashes(self, lap: IntArray, row: IntArray) -> tuple[BlockIds, ...] | None:
+    def _block_hashes(self, first: int, n: int) -> tuple[BlockIds, ...] | None:
         hashes = self.trace.block_hashes
         assert not isinstance(hashes, TextTree)
-        if hashes is None:
-            return None
-        own = [hashes[i] for i in row.tolist()]
-        if not lap.any():
-            return tuple(own)
+        if hashes is None or first + n <= len(hashes):
+            return hashes[first : first + n] if hashes else None
         step = 1 + max((max(ids) for ids in hashes if ids), default=0)
-        return tuple([tuple([block + k * step for block in ids]) for k, ids in zip(lap.tolist(), own, strict=True)])
+        laps = -(-n // len(hashes))
+        again = [tuple([block + lap * step for block in ids]) for lap in range(laps) for ids in hashes]
+        return tuple(again[:n])

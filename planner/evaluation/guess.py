@@ -31,7 +31,7 @@ from planner.evaluation.closed_forms import ClosedForms
 from planner.evaluation.confidence import SPEED
 from planner.evaluation.deployments import CandidateDeployments
 from planner.evaluation.replica_sizes import LONE, ErrorFactors, ReplicaChoice, SizedReplicas
-from planner.evaluation.workload_statistics import WorkloadStatistics, open_loop, with_parts_by_seed
+from planner.evaluation.workload_statistics import WorkloadStatistics, in_pieces, open_loop
 from planner.problem.candidate import Candidate
 from planner.problem.hardware_choice import choose_hardware, is_one
 from planner.problem.latency_metrics import E2E, TPOT, TTFT
@@ -216,7 +216,7 @@ def _statistics(lengths: _Lengths) -> WorkloadStatistics:
     found = load_workload(lengths.workload)
     found = open_loop(with_constant_lengths(found, lengths.input_tokens, lengths.output_tokens))
     found = found if lengths.reader is None else found.for_model(load_model(lengths.reader))
-    found = with_parts_by_seed(found)
+    found = in_pieces(found)
     return WorkloadStatistics.of(steady(found) if lengths.over_time else found, lengths.seed)
 
 

@@ -139,9 +139,8 @@ def open_loop(workload: Workload) -> Workload:
 def workload_of(request: PlanRequest, given: Workload | None = None) -> Workload:
     """Return the workload of a request for an evaluator: at a constant rate, even if the load changes with time.
 
-    Conversations are in a steady state too: at any time some begin, and others are at one of their turns. Each seed
-    replays another part of a trace: the same requests again would say nothing about the sampling noise, and the first
-    of a trace need not be like the others.
+    Conversations are in a steady state too: at any time some begin, and others are at one of their turns. Runs that are
+    shorter than a trace come from anywhere in it, at the rate that they are drawn for (`in_pieces`).
 
     Args:
         request: The request.
@@ -150,16 +149,17 @@ def workload_of(request: PlanRequest, given: Workload | None = None) -> Workload
     Raises:
         InputError: The workload is unknown or has no rate.
     """
-    found = given or with_parts_by_seed(with_steady_sessions(open_loop(request.read_workload())))
+    found = given or in_pieces(with_steady_sessions(open_loop(request.read_workload())))
     return steady(found) if request.over_time else found
 
 
-def with_parts_by_seed(workload: Workload) -> Workload:
-    """Return the workload such that each seed replays another part of it, if it is a trace."""
+def in_pieces(workload: Workload) -> Workload:
+    """Return the workload with runs of any part of its trace, so that seeds differ and runs have their own rate.
+
+    The first requests of a trace may be fewer in an hour, or of other lengths, than those of the whole trace.
+    """
     content = workload.content
-    if not isinstance(content, Replay):
-        return workload
-    return replace(workload, content=replace(content, part_by_seed=True))
+    return replace(workload, content=replace(content, pieces=True)) if isinstance(content, Replay) else workload
 
 
 def with_steady_sessions(workload: Workload) -> Workload:

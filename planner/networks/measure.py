@@ -134,7 +134,7 @@ class PlanBuilder:
     def plan(self, sized: SizedCandidate) -> NetworkPlan:
         """Return the plan of a candidate at its rate, which the predicted speed serves."""
         candidate, rate, bars = sized.candidate, sized.requests_per_s, sized.bars
-        capacity = self.capacity(candidate)
+        capacity = self._capacity_of(sized)
         evaluator, request = self.assessor.evaluator, self.assessor.request
         service, items = evaluator.service, evaluator.service.job.items
         plain = evaluator.verdict(candidate, rate, 1.0, SEEDS)
@@ -162,6 +162,14 @@ class PlanBuilder:
             curve=[] if capacity is None else self._curve(candidate, capacity, cost.usd_per_hour),
             notices=self._notices(candidate, users),
         )
+
+    def _capacity_of(self, sized: SizedCandidate) -> float | None:
+        """Return the capacity of a plan, which is not below a required rate that it was found to hold.
+
+        Its search lowers the rate in steps, of which the last may pass the required rate.
+        """
+        found, required = self.capacity(sized.candidate), self.assessor.request.requests_per_s is not None
+        return max(found or 0.0, sized.requests_per_s) if required and sized.met else found
 
     def _users_of(self, sized: SizedCandidate) -> int:
         """Return the most users of a plan, which are not fewer than those that it was found to hold."""

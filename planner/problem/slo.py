@@ -193,7 +193,7 @@ def parse_slo(text: str) -> Slo:
         metric, stat = DEFAULT_METRIC, name.lower()
     is_rate = given and metric == INTERACTIVITY
     metric = TPOT.name if is_rate else metric
-    need_one_of("an SLO metric", metric, tuple(LATENCY_METRICS))
+    need_one_of("an SLO metric", metric, (*LATENCY_METRICS, INTERACTIVITY))
     if condition is not None:
         metric = LATENCY_METRICS[metric].where(condition).name
     return Slo(metric, _stat(stat), tpot_limit_s(limit) if is_rate else _limit_s(limit), given, is_rate)

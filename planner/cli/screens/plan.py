@@ -222,7 +222,8 @@ def _price_lines(answer: Answer, cost: Money | None, width: int) -> Iterator[Lin
         cells = [text.ljust(w) if i < 2 else text.rjust(w) for i, (text, w) in enumerate(zip(row, widths, strict=True))]
         yield "" if n else "Regions", "  ".join(cells)
     if len(same) > _MAX_REGIONS:
-        yield "", f"and {len(same) - _MAX_REGIONS} more regions (prices in the JSON file, or plan report)"
+        more = counted(len(same) - _MAX_REGIONS, "more region")
+        yield "", f"and {more} (prices in the JSON file, or plan report)"
 
 
 def _energy_words(energy: Energy) -> str:

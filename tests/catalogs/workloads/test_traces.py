@@ -6,6 +6,7 @@ import gzip
 import json
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from catalogs.errors import InputError
 from catalogs.workloads.block_hashes import EngineBlocks, chained_hashes
+from catalogs.workloads.replay import Replay
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import load_workload
 
@@ -148,6 +150,35 @@ def test_replay_keeps_order_rate_and_prefix(
     assert np.array_equal(scaled.input_tokens, np.arange(n) % len(times) + 1)
     laps = workload.materialise(n_requests=50 * len(times) + 1, requests_per_s=rate).arrival_s
     assert (len(laps) - 1) / (laps[-1] - laps[0]) == pytest.approx(rate, rel=1e-9)
+
+
+def test_pieces_of_a_trace_have_the_rate_of_the_draw_and_differ_by_seed(tmp_path: Path) -> None:
+    """One request per second, then ten: the first ones alone are slow, a piece is as fast as asked for."""
+    times = [*range(200), *(200 + k / 10 for k in range(800))]
+    rows = [
+        {"timestamp": 1e3 * t, "input_length": 600, "output_length": k, "hash_ids": [k, 5000 + k]}
+        for k, t in enumerate(times, 1)
+    ]
+    workload = load_workload(write(tmp_path, "\n".join(map(json.dumps, rows))))
+    assert isinstance(workload.content, Replay)
+    pieces = replace(workload, content=replace(workload.content, pieces=True))
+    whole, begins = workload.materialise(), set()
+    assert whole.block_hashes is not None
+    for seed in range(8):
+        drawn = pieces.materialise(seed, 100, 5.0)
+        assert 99 / (drawn.arrival_s[-1] - drawn.arrival_s[0]) == pytest.approx(5.0)
+        first = int(drawn.output_tokens[0])
+        np.testing.assert_array_equal(drawn.output_tokens, first + np.arange(100))
+        assert drawn.block_hashes is not None
+        assert [*drawn.block_hashes] == [*whole.block_hashes[first - 1 : first + 99]]
+        own_s = np.diff(np.array(times)[first - 1 : first + 99])
+        np.testing.assert_allclose(np.diff(drawn.arrival_s), own_s * (99 / 5.0 / own_s.sum()), rtol=1e-6)
+        begins.add(first)
+    assert len(begins) == 8
+    for n in (1000, 1500):  # at least the whole trace: as without pieces
+        ours, theirs = (w.materialise(3, n, 5.0) for w in (pieces, workload))
+        np.testing.assert_array_equal(ours.arrival_s, theirs.arrival_s)
+        np.testing.assert_array_equal(ours.input_tokens, theirs.input_tokens)
 
 
 def test_a_second_pass_shares_no_blocks_with_the_first(tmp_path: Path) -> None:

@@ -346,3 +346,11 @@ def test_the_screen_has_every_note_of_the_plan() -> None:
     notes = [f"note number {i}" for i in range(1, 7)]
     said = render(parse_answer(found | {"best": found["best"] | {"notices": notes}}))
     assert all(note in said for note in notes)
+
+
+@pytest.mark.parametrize(("n_regions", "said"), [(6, "and 1 more region ("), (8, "and 3 more regions (")])
+def test_regions_beyond_those_shown_are_counted(n_regions: int, said: str) -> None:
+    found = document("rate")
+    offer = next(row for row in found["prices"] if row["contract"] == "on demand")
+    rows = [offer | {"region": f"region-{i}"} for i in range(n_regions)]
+    assert said in render(parse_answer(found | {"prices": rows}))

@@ -20,8 +20,6 @@ from planner.economics.money import (
     money,
     price_rows,
 )
-from planner.problem.price_list import PriceList
-from planner.problem.tariff import Tariff
 
 #: A quarter of the tokens are output; a request is 100 tokens.
 RATES = Rates(output_tokens_per_s=1000.0, total_tokens_per_s=4000.0, power_w=7200.0, requests_per_s=40.0)

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from calibration.accuracy.regime import Regime
@@ -17,6 +18,7 @@ from planner.evaluation.evaluator import Load, RunSizes
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.queueing import LIGHT
 from planner.evaluation.replica_sizes import ReplicaChoice
+from planner.evaluation.simulated import SimulatedEvaluator
 from planner.evaluation.variants import VariedWorkload
 from planner.pipeline import make_plan
 from planner.problem.price_list import PriceList
@@ -224,3 +226,19 @@ def test_candidates_with_one_step_cost_share_its_steps(monkeypatch: pytest.Monke
         evaluator.guess_s(candidate, evaluator.fluid_requests_per_s(candidate) / 2, "ttft", 0.9)
     assert calls
     assert set(calls.values()) == {1}
+
+
+def test_runs_on_a_trace_have_the_rate_of_the_load_and_other_requests_for_each_seed(tmp_path: Path) -> None:
+    """The first tenth of the trace has a third of the mean rate and short outputs: it must not stand for the whole."""
+    gaps_s = [3.0] * 400 + [0.78] * 3600
+    times = np.cumsum(gaps_s).tolist()
+    rows = "".join(f"{t},200,{8 if i < 400 else 16}\n" for i, t in enumerate(times))
+    path = tmp_path / "trace.csv"
+    path.write_text("arrival_s,input_tokens,output_tokens\n" + rows)
+    asked = PlanRequest(model="llama3.2-1b", hardware="l4", slos=SLOS, workload=str(path), requests_per_s=4.0)
+    cache = SimulatedEvaluator.of(asked, parse_hardware("l4")).runs.cache
+    runs = [cache.workload.materialise(seed, 300, 4.0) for seed in range(6)]
+    for drawn in runs:
+        assert 299 / (drawn.arrival_s[-1] - drawn.arrival_s[0]) == pytest.approx(4.0)
+        assert drawn.output_tokens.mean() == pytest.approx(0.1 * 8 + 0.9 * 16, rel=0.01)
+    assert len({drawn.output_tokens.tobytes() + np.diff(drawn.arrival_s).tobytes() for drawn in runs}) > 1

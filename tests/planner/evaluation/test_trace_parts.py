@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from catalogs.workloads.workload import load_workload
 from planner.evaluation.workload_statistics import workload_of
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
@@ -16,9 +17,9 @@ N = 4000
 
 @pytest.fixture
 def growing(tmp_path: Path) -> str:
-    """A trace whose outputs grow from 10 to 409 tokens: its first requests are not like the others."""
+    """A trace whose outputs grow from about 15 to 415 tokens: its first requests are not like the others."""
     path = tmp_path / "growing.csv"
-    rows = "".join(f"{k * 0.5},{100 + k % 7},{10 + k // 10}\n" for k in range(N))
+    rows = "".join(f"{k * 0.5},{100 + k % 7},{10 + k // 10 + k * 37 % 11}\n" for k in range(N))
     path.write_text("arrival_s,input_tokens,output_tokens\n" + rows)
     return str(path)
 
@@ -33,13 +34,20 @@ def test_seeds_of_a_plan_are_different_requests_of_a_trace(growing: str) -> None
     drawn = [workload_of(request(growing)).materialise(seed, 400, 2.0) for seed in range(4)]
     means = [requests.output_tokens.mean() for requests in drawn]
     assert len(set(means)) == 4
-    assert np.mean(means) == pytest.approx(209.5, rel=0.2)
+    assert np.mean(means) == pytest.approx(214.5, rel=0.02)
     assert all(requests.arrival_s[-1] == pytest.approx(400 / 2.0, rel=0.01) for requests in drawn)
 
 
 def test_the_plan_for_the_peak_of_a_trace_has_the_lengths_of_all_of_it(growing: str) -> None:
-    """Under random arrivals the order of requests means nothing; the first 400 have a seventh of the mean length."""
+    """Under random arrivals the order of requests means nothing; the first 400 have a sixth of the mean length."""
     peak = workload_of(request(growing, over_time=True, requests_per_s=3.0))
     for seed in range(4):
         drawn = peak.materialise(seed, 400, 3.0)
         assert drawn.output_tokens.mean() == pytest.approx(peak.lengths().output_tokens.mean, rel=0.12)
+
+
+def test_simulations_of_a_trace_replay_it_from_its_beginning_with_every_seed(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("arrival_s,input_tokens,output_tokens\n" + "".join(f"{k},{k + 1},{k + 2}\n" for k in range(50)))
+    for seed in (0, 1, 7):
+        assert load_workload(str(path)).materialise(seed, 20).input_tokens.tolist() == list(range(1, 21))

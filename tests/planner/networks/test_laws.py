@@ -110,3 +110,18 @@ def test_the_sized_rate_is_met_at_the_confidence_and_a_higher_one_is_not() -> No
     assert rate is not None
     assert met_surely(assessor.evaluator.certainty(one(), rate), 0.9)
     assert not met_surely(assessor.evaluator.certainty(one(), 1.1 * rate), 0.9)
+
+
+def test_a_plan_carries_at_least_the_required_rate_that_it_holds() -> None:
+    """The search for the capacity ends with a step down, which may pass the required rate."""
+    assessor = world(lambda _: 1.0, slo="e2e.p90=3s", rate=0.4)
+    builder = PlanBuilder(assessor)
+    highest = builder.capacity(one())
+    assert highest is not None
+    assert highest > 0.4
+    builder._capacities[one()] = 0.39
+    sized = builder.sized(one(), 0.4)
+    assert sized.met
+    plan = builder.plan(sized)
+    assert (plan.requests_per_s, plan.capacity_requests_per_s) == (0.4, 0.4)
+    assert plan.curve[-1].requests_per_s <= 0.4

@@ -163,6 +163,7 @@ def test_options_repeat_and_take_commas() -> None:
     ("text", "nearest"),
     [
         ("tfft.p99=2s", "ttft"),
+        ("interactivty.p90=30", "nearest valid choice: interactivity"),
         ("ttft.p0=2s", "p"),
         ("ttft.median=2s", "p50"),
         ("ttft.p100=2s", "p99.9"),
