@@ -11,10 +11,21 @@ the limit as well.
     clock    = min(1, ((limit_w - idle_w) / (demand_w - idle_w)) ^ CLOCK_EXPONENT)
     burst    = 1 + (1 / clock of the kernel alone - 1) x t / (t + REACTION_S)
 
-u_c is the share of the peak rate, t the kernel's time in the table, and `burst` the part of the slowdown that this time
-holds already. `python tools/sustained_clock.py PROFILES` fits both constants and prints the errors: the two boards
-together give 1.38 and 2.4 ms. Fitted on H200 alone they predict B200 as well as when fitted on it (median error 5.6
-instead of 8.6 % without them), and the other way round (3.2 instead of 12.6 %).
+u_c is the share of the peak rate of the operands, t the kernel's time in the table, and `burst` the part of the
+slowdown that this time holds already. `base` and the joules of a byte are those of the power model: of products, and of
+experts, whose kernels draw more beside their arithmetic. `python tools/sustained_clock.py PROFILES` fits the constants
+and prints the errors:
+
+- bf16: the two boards together give 1.38 and 2.4 ms. Fitted on H200 alone they predict B200 as well as when fitted on
+  it (median error 5.6 instead of 8.6 % without them), and the other way round (3.2 instead of 12.6 %). Experts in bf16
+  ran in one Triton kernel in 0.19 (bursts) and 0.22 and were not fitted; the coefficient lowers their mean error from
+  3.3 to 1.9 % on H200 and from 3.7 to 3.0 % on B200.
+- 8 bits: at the peak of twice the rate, a board would draw 1.5 times what it draws in bf16. Block-scaled products
+  (DeepGEMM in 0.22 and 0.24) and experts of both kinds (Triton in 0.19 and 0.22) give 1.94 on H200, 2.30 on B200 and
+  2.06 together, which lowers the median error of products on H200 from 4.3 % with the coefficient of bf16 to 3.1 %. No
+  table has dense per-tensor products at the limit; they take the coefficient of the other 8-bit operands.
+- 4 bits: kernels of nvfp4 and the work around them differ between the releases by more than the limit explains. They
+  keep the coefficient of bf16.
 
 The power model (`calibration/power/model.py`) has other coefficients for products: it is fitted to watts, which a board
 at its limit does not exceed, and so it understates what products would draw at full clocks.
@@ -28,13 +39,14 @@ import numpy as np
 
 from calibration.operators.cost import Cost
 from calibration.operators.operators import Gemm, GroupedGemm, Operator
-from calibration.operators.roofline import compute_s, memory_s
-from calibration.power.model import capped_w, load_power
+from calibration.operators.roofline import compute_s, math_dtype, memory_s
+from calibration.power.model import capped_w, group_of, load_power
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
 
-#: Share of the range from idle power to the limit that a product draws at the peak rate, besides its base.
-PRODUCT_COMPUTE: Final = 1.38
+#: Share of the range from idle power to the limit that a product draws at the peak rate of its operands, besides its
+#: base, by dtype of the arithmetic; of other dtypes that of bf16.
+PRODUCT_COMPUTE: Final = {"bf16": 1.38, "fp8": 2.06}
 
 #: Time of one kernel in whose burst a board has made half of the adjustment to its limit, seconds.
 REACTION_S: Final = 2.4e-3
@@ -66,13 +78,15 @@ def demand_w(op: Operator, cost: Cost, accelerator: Accelerator) -> FloatArray:
 
 
 def product_demand_w(
-    op: Gemm | GroupedGemm, seconds: FloatArray, accelerator: Accelerator, compute: float = PRODUCT_COMPUTE
+    op: Gemm | GroupedGemm, seconds: FloatArray, accelerator: Accelerator, compute: float | None = None
 ) -> FloatArray:
     """Return the power that a product, or experts, would draw at the highest clock, in watts.
 
     It follows from the seconds that they take. The shape is that of the operator.
     """
-    curve, busy = load_power().curves["gemm"], np.maximum(seconds, 1e-12)
+    curve, busy = load_power().curves["moe" if group_of(op) == "moe" else "gemm"], np.maximum(seconds, 1e-12)
+    if compute is None:
+        compute = PRODUCT_COMPUTE.get(math_dtype(op, accelerator), PRODUCT_COMPUTE["bf16"])
     arithmetic = np.clip(compute_s(op, accelerator) / busy, 0.0, 1.0)
     rate = np.clip(memory_s(op, accelerator) / busy, 0.0, 1.0) * accelerator.memory_bandwidth_bytes_per_s
     span_w = accelerator.tdp_w - accelerator.idle_w

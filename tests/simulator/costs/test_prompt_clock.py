@@ -68,7 +68,7 @@ def test_one_board_slows_down_for_prompts_and_eight_do_not(tokens: int) -> None:
     """The rows of products show a part of the slowdown, and norms have none, so the step grows by less than 1/f."""
     share = float(clock_of(ONE).at(tokens))
     longer = (ONE.cycle_s(prompt(tokens)) - ONE.output_s(prompt(tokens))) / at_highest(ONE, tokens)
-    assert 0.85 < share < 0.96
+    assert 0.78 < share < 0.9
     assert 1.0 + 0.4 * (1 / share - 1) < longer < 1 / share
     assert step_cost("h200x8", 8).tables.lines.prompt_clock is None
 
