@@ -71,7 +71,7 @@ class Replay:
             return self._draw_sessions(self.trace.recorded, seed, n, requests_per_s)
         lap, row = self._rows(seed, n)
         first = self._first_row(seed, n)
-        arriving = row if first is None else first + np.arange(n)
+        arriving = np.arange(n) % len(self.trace.input_tokens) if first is None else first + np.arange(n)
         columns = rows_of(self.trace, ("output_tokens", "requested_models", "adapters", "terms"), row)
         sessions, media = self.trace.sessions, self._media(row)
         return RequestSet(
@@ -123,10 +123,13 @@ class Replay:
     def _rows(self, seed: int, n: int) -> tuple[IntArray, IntArray]:
         """Return which pass over the trace each of n requests belongs to, and its row. Shape (n,) each."""
         size, first = len(self.trace.input_tokens), self._first_row(seed, n)
+        apart = self.trace.block_hashes is None and self.trace.sessions is None
         if first is None:
             lap, row = np.divmod(np.arange(n), size)
+            rest = n % size
+            if self.pieces and apart and rest:  # a last pass that is not whole has requests from all over the trace
+                row[-rest:] = np.arange(rest) * size // rest
             return lap, row
-        apart = self.trace.block_hashes is None and self.trace.sessions is None
         spread = (np.arange(n) * size + first) // n  # the first row is below size - n + 1, so the last is below size
         return np.zeros(n, dtype=np.int64), spread if apart else first + np.arange(n)
 

@@ -46,6 +46,14 @@ def test_the_plan_for_the_peak_of_a_trace_has_the_lengths_of_all_of_it(growing: 
         assert drawn.output_tokens.mean() == pytest.approx(peak.lengths().output_tokens.mean, rel=0.12)
 
 
+@pytest.mark.parametrize("n", [N + 1, N + 400, 2 * N - 1])
+def test_a_run_longer_than_the_trace_does_not_count_its_beginning_twice(n: int, growing: str) -> None:
+    drawn = workload_of(request(growing)).materialise(1, n, 2.0)
+    assert drawn.output_tokens.mean() == pytest.approx(214.5, rel=0.01)
+    assert np.all(np.diff(drawn.arrival_s) > 0)
+    assert drawn.arrival_s[-1] == pytest.approx(n / 2.0, rel=0.01)
+
+
 def test_simulations_of_a_trace_replay_it_from_its_beginning_with_every_seed(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("arrival_s,input_tokens,output_tokens\n" + "".join(f"{k},{k + 1},{k + 2}\n" for k in range(50)))
