@@ -43,9 +43,6 @@ INPUTS: Final[Mapping[str, tuple[str, ...]]] = {
     "decode_attention": ("kv_write", "query_gather"),
     "joined_decode_attention": ("kv_write",),
     "prefill_attention": ("kv_gather",),
-    "output_merge": ("decode_attention", "mla_decode"),
-    "output_gate": ("output_merge", "joined_decode_attention", "prefill_attention"),
-    "o_proj": ("output_gate",),
     # multi-head latent attention
     "index_q": ("input_norm",),
     "index_k": ("input_norm",),
@@ -53,6 +50,11 @@ INPUTS: Final[Mapping[str, tuple[str, ...]]] = {
     "select_entries": ("indexer",),
     "mla_decode": ("select_entries", "query_gather"),
     "mla_prefill": ("select_entries", "kv_gather"),
+    "gate_proj": ("input_norm",),
+    # outputs of attention
+    "output_merge": ("decode_attention", "mla_decode"),
+    "output_gate": ("output_merge", "joined_decode_attention", "prefill_attention", "mla_prefill", "gate_proj"),
+    "o_proj": ("output_gate",),
     # linear attention
     "in_proj": ("input_norm",),
     "conv": ("in_proj",),
