@@ -206,11 +206,17 @@ def _config_of(name: str) -> Path | None:
 
 
 def _last_attention(target: ModelSpec) -> LayerGroup:
-    """Return the last layer group with attention and a feed-forward block; hybrid models predict with such layers."""
-    attending = [g for g in target.groups if g.mixer is not None and g.mixer.attends and g.ffn is not None]
-    if not attending:
+    """Return the last layer group with attention and a feed-forward block; hybrid models predict with such layers.
+
+    Where each layer is either of both (Nemotron-H), it is the last attention followed by the last feed-forward block,
+    as in `mtp_layers_block_type` of Nemotron-3.
+    """
+    attending = [g for g in target.groups if g.mixer is not None and g.mixer.attends]
+    blocks = [g.ffn for g in target.groups if g.ffn is not None]
+    if not attending or not blocks:
         raise InputError("a drafting head needs a target layer with attention", target.name, "method: draft_model")
-    return attending[-1]
+    whole = [g for g in attending if g.ffn is not None]
+    return whole[-1] if whole else replace(attending[-1], ffn=blocks[-1])
 
 
 def _one_layer(target: ModelSpec, layer: LayerGroup) -> ModelSpec:

@@ -322,6 +322,7 @@ def _mla(config: ConfigReader, layer: int) -> MlaAttention:
         index_n_heads=0 if shared else config.maybe_count("index_n_heads") or 0,
         index_head_dim=0 if shared else config.maybe_count("index_head_dim") or 0,
         index_topk_tokens=config.maybe_count("index_topk"),
+        output_gate=config.flag("mla_use_output_gate"),
     )
 
 

@@ -40,6 +40,9 @@ GEMMA4_PROBES: Final[dict[Part, tuple[str, ...]]] = {
     "shared_experts": ("mlp.up_proj",),
 }
 
+#: The modules of Kimi Delta Attention are called as those of attention are.
+KIMI_PROBES: Final[dict[Part, tuple[str, ...]]] = {**PROBES, "linear_attention": ("self_attn.q_proj",)}
+
 #: The output projections of attention, which some quantisers treat otherwise than its other projections.
 OUTPUT_PROBES: Final = ("self_attn.o_proj", "mixer.o_proj")
 
@@ -208,6 +211,13 @@ def _known_format(section: ConfigReader, algorithm: str) -> tuple[str, float | N
     return found
 
 
+def _family_probes(config: ConfigReader) -> Mapping[Part, tuple[str, ...]]:
+    """Return representative modules of each part in the names of a model family."""
+    if config.get("linear_attn_config") is not None:
+        return KIMI_PROBES
+    return GEMMA4_PROBES if config.text("model_type") == "gemma4_text" else PROBES
+
+
 def _quantisation(config: ConfigReader) -> ConfigReader | None:
     """Return the section that describes how a checkpoint is quantised, or None."""
     section = config.section("quantization_config") or config.section("compression_config")
@@ -345,6 +355,5 @@ def read_weight_format(config: ConfigReader, layers: list[LayerGroup], hidden: i
     ignored: list[object] = []
     for key in ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers", "llm_int8_skip_modules"):
         ignored += section.items(key) or []
-    probes = GEMMA4_PROBES if config.text("model_type") == "gemma4_text" else PROBES
-    pieces = _pieces(layers, hidden, probes)
+    pieces = _pieces(layers, hidden, _family_probes(config))
     return _weight_format(storages, IgnoreList(ignored), pieces, _kv_dtype(section), _block_size(section))

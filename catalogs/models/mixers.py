@@ -238,6 +238,7 @@ class MlaAttention(Mixer):
     index_n_heads: Annotated[NonNegativeInt, Field(alias="index_heads")] = 0  # sparse indexer (DeepSeek-V3.2, GLM-5)
     index_head_dim: NonNegativeInt = 0
     index_topk_tokens: PositiveInt | None = None
+    output_gate: bool = False  # a projection of the layer's input, as wide as the output, that gates it (Kimi-K3)
 
     @property
     def words(self) -> str:
@@ -274,11 +275,12 @@ class MlaAttention(Mixer):
         return query + hidden * (self.index_head_dim + self.index_n_heads)
 
     def linear_params(self, hidden: int) -> int:
-        """Return the weights of the query, key-value, indexer and output projections."""
+        """Return the weights of the query, key-value, indexer, gate and output projections."""
         rank, expanded = self.q_lora_rank, self.n_heads * (self.nope_head_dim + self.v_head_dim)
         queries = hidden * self.q_size if rank is None else rank * (hidden + self.q_size)
         keys_and_values = hidden * self.latent_size + self.kv_lora_rank * expanded
-        return queries + keys_and_values + self.indexer_params(hidden) + self.output_size * hidden
+        outputs = self.output_size * hidden * (2 if self.output_gate else 1)
+        return queries + keys_and_values + self.indexer_params(hidden) + outputs
 
     def small_params(self, hidden: int) -> int:  # noqa: ARG002 - same signature as the other mixers
         """Return the norms of the compressed query, the latent and the indexer's key."""

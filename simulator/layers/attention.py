@@ -262,7 +262,8 @@ class ShardedAttention(ShardedMixer):
 class ShardedMla(ShardedMixer):
     """Multi-head latent attention. Tensor ranks divide the heads, and each rank keeps the whole latent cache.
 
-    The block's projections belong to the measured module. Only those of a sparse-attention indexer are separate.
+    The block's projections belong to the measured module. Only those of a sparse-attention indexer and of an output
+    gate are separate.
     """
 
     part: MlaAttention
@@ -273,16 +274,22 @@ class ShardedMla(ShardedMixer):
         return -(-self.part.n_heads // self.shard.tp)
 
     def projection_calls(self, tokens: Num) -> list[OperatorCall]:
-        """Return the queries, the key and the head weights of a sparse-attention indexer; every rank runs all of it.
+        """Return the queries, the key and the head weights of an indexer, and the output gate of this rank's heads.
 
-        A layer that attends to the selection of an earlier layer runs none (GLM-5.2).
+        Every rank runs the whole indexer. A layer that attends to the selection of an earlier layer runs none
+        (GLM-5.2).
         """
         a, hidden, dtype = self.part, self.shard.model.hidden_size, self.shard.dtype("attention")
-        if not a.runs_indexer:
-            return []
-        query = self.shard.product(tokens, a.index_n_heads * a.index_head_dim, a.q_lora_rank or hidden, dtype)
-        key = Gemm(tokens, a.index_head_dim + a.index_n_heads, hidden, "bf16")
-        return [gemm_call("index_q", self.count, query), gemm_call("index_k", self.count, key)]
+        calls = []
+        if a.runs_indexer:
+            query = self.shard.product(tokens, a.index_n_heads * a.index_head_dim, a.q_lora_rank or hidden, dtype)
+            key = Gemm(tokens, a.index_head_dim + a.index_n_heads, hidden, "bf16")
+            calls = [gemm_call("index_q", self.count, query), gemm_call("index_k", self.count, key)]
+        if a.output_gate:
+            width = self.heads * a.v_head_dim
+            gate = gemm_call("gate_proj", self.count, self.shard.product(tokens, width, hidden, dtype))
+            calls += [gate, elementwise_call("output_gate", self.count, "activation", tokens, 3 * width * ACT)]
+        return calls
 
     def decode_calls(self, sequences: FloatArray, mean: FloatArray, longest: FloatArray, joins: JoinsDecodes) -> Calls:
         """Yield the attention of decodes with a mean and a longest context.

@@ -35,6 +35,8 @@ INPUTS: Final[Mapping[str, tuple[str, ...]]] = {
     "mixer_stream_weights": (BEFORE,),
     "input_norm": ("mixer_stream_weights",),
     "qkv_proj": ("input_norm",),
+    "latent_proj": ("input_norm",),
+    "query_proj": ("latent_proj",),
     "qk_norm": ("qkv_proj", "query_proj"),
     "qk_norm_all_reduce": ("qk_norm",),
     "rotary": ("qk_norm_all_reduce",),
@@ -44,9 +46,6 @@ INPUTS: Final[Mapping[str, tuple[str, ...]]] = {
     "decode_attention": ("kv_write", "query_gather"),
     "joined_decode_attention": ("kv_write",),
     "prefill_attention": ("kv_gather",),
-    "output_merge": ("decode_attention", "mla_decode", "compressed_decode"),
-    "output_gate": ("output_merge", "joined_decode_attention", "prefill_attention"),
-    "o_proj": ("output_gate", "o_group_proj"),
     # multi-head latent attention
     "index_q": ("latent_proj",),
     "index_k": ("input_norm",),
@@ -55,13 +54,16 @@ INPUTS: Final[Mapping[str, tuple[str, ...]]] = {
     "mla_decode": ("select_entries", "query_gather"),
     "mla_prefill": ("select_entries", "kv_gather"),
     # attention over compressed entries
-    "latent_proj": ("input_norm",),
-    "query_proj": ("latent_proj",),
     "compressor": ("input_norm",),
     "compress": ("compressor",),
     "compressed_decode": ("kv_write", "select_entries", "compress", "query_gather"),
     "compressed_prefill": ("kv_gather", "select_entries", "compress"),
+    # outputs of attention
+    "gate_proj": ("input_norm",),
+    "output_merge": ("decode_attention", "mla_decode", "compressed_decode"),
+    "output_gate": ("output_merge", "joined_decode_attention", "prefill_attention", "mla_prefill", "gate_proj"),
     "o_group_proj": ("output_merge", "compressed_prefill"),
+    "o_proj": ("output_gate", "o_group_proj"),
     # linear attention
     "in_proj": ("input_norm",),
     "conv": ("in_proj",),

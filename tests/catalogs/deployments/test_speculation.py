@@ -13,6 +13,8 @@ from catalogs.deployments.schema import Deployment
 from catalogs.deployments.speculation import Speculation
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import validate_as
+from catalogs.models.layers import Moe
+from catalogs.models.mixers import Attention
 
 DRAFT = {"method": "draft_model", "model": "llama3.2-1b", "num_speculative_tokens": 3, "acceptance": 0.7}
 EAGLE = {"method": "eagle3", "model": "some/EAGLE3-head", "num_speculative_tokens": 3, "acceptance": 0.7}
@@ -130,6 +132,15 @@ def test_mtp_drafts_with_a_layer_of_the_model_s_last_kind() -> None:
     hybrid = speculation(MTP, model="qwen3.5-27b", hardware="h100x2", tensor_parallel=2)
     assert hybrid.draft is not None
     assert hybrid.draft.kv_bytes_per_token("bf16") > 0  # attention, not the linear layers beside it
+
+
+def test_mtp_of_layers_with_one_block_each_is_attention_and_a_feed_forward_block() -> None:
+    """Nemotron-3 Super: mtp_layers_block_type is attention, then a mixture of experts."""
+    super_ = speculation(MTP, model="nemotron-3-super-120b-a12b", hardware="h200x8", tensor_parallel=8)
+    assert super_.draft is not None
+    (layer,) = super_.draft.groups
+    assert (layer.count, layer.mixer) == (1, Attention(32, 2, 128))
+    assert isinstance(layer.ffn, Moe)
 
 
 def test_a_head_is_read_from_its_config(tmp_path: Path) -> None:

@@ -172,6 +172,11 @@ def test_layers_that_share_an_indexer_have_none_of_their_own() -> None:
         read(MLA | {"indexer_types": ["none"]})
 
 
+def test_the_output_gate_of_latent_attention_is_as_wide_as_its_output() -> None:
+    plain, gated = read(MLA), read(MLA | {"mla_use_output_gate": True})
+    assert gated.n_params - plain.n_params == 4 * 64 * 8 * 5
+
+
 def test_minimax_m3_has_wider_dense_layers() -> None:
     m3 = {"model_type": "minimax_m3", "intermediate_size": 16, "dense_intermediate_size": 48, "n_shared_experts": 1}
     m3 |= {"moe_layer_freq": [0, 1, 1, 1], "num_local_experts": 8, "num_experts_per_tok": 2, "use_qk_norm": True}
@@ -425,6 +430,11 @@ def test_the_dense_block_of_gemma4_is_not_its_experts() -> None:
     gemma = {"model_type": "gemma4_text", "num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 16}
     ignored = ["model.language_model.layers.*.mlp*", "model.language_model.layers.*.self_attn*"]
     assert unquantized(ignored, **gemma) == {"attention": 1.0, "shared_experts": 1.0}
+
+
+def test_kimi_delta_attention_is_quantised_under_the_name_of_attention() -> None:
+    delta = {"kda_layers": [1, 2, 3], "num_heads": 4, "head_dim": 8}
+    assert unquantized(["re:.*self_attn.*"], linear_attn_config=delta) == {"attention": 1.0, "linear_attention": 1.0}
 
 
 def test_the_file_of_the_quantiser_counts_where_the_config_states_nothing(tmp_path: Path) -> None:

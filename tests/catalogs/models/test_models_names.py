@@ -162,7 +162,8 @@ def test_finding_a_model_reads_only_its_own_files(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Path, "open", counted)
     load_model("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8")
     chain = ["qwen3-235b-a22b-2507-fp8.yaml", "qwen3-235b-a22b-2507.yaml", "qwen3-235b-a22b.yaml"]
-    storages = {"qwen3-235b-a22b-fp8.yaml"}  # of a published checkpoint, which is an entry of its own
+    # of published checkpoints, which are entries of their own
+    storages = {"qwen3-235b-a22b-fp8.yaml", "qwen3-235b-a22b-nvfp4.yaml"}
     assert opened[0] == "names.yaml"
     assert set(opened) == {"names.yaml", *chain} | storages
 

@@ -18,6 +18,7 @@ from catalogs.models.mixers import CompressedAttention
 from catalogs.models.spec import ModelSpec
 from simulator.layers.attention import LEAST_HEADS, ShardedCompressedAttention
 from simulator.layers.operator_call import OperatorCall, norm_calls
+from simulator.layers.operator_flow import flow
 from simulator.layers.shard import Shard
 from simulator.layers.step import fused_rows
 from tests.simulator.plants import resolved
@@ -175,6 +176,26 @@ def test_the_output_is_projected_in_groups() -> None:
     found = {call.name: call.op for call in block(SELECTING, tp=2).projection_calls(7)}
     assert found["o_group_proj"] == Gemm(7, 1 * 5, 128 * 16 // 2, "bf16")
     assert found["o_proj"] == Gemm(7, 32, 1 * 5, "bf16")
+
+
+@pytest.mark.parametrize("stage", ["decode", "prefill"])
+def test_the_flow_of_a_layer(stage: str) -> None:
+    found = block(SELECTING, streams=4)
+    one = np.ones(1)
+    calls = list(found.token_calls(one, graph=True))
+    calls += (
+        found.decode_calls(one, 9 * one, 9 * one, never_joins)
+        if stage == "decode"
+        else found.prefill_calls(one, 9 * one, one)
+    )
+    reads = flow(call.name for call in calls)
+    assert reads["query_proj"] == {"latent_proj"}
+    assert reads["qk_norm"] == {"query_proj"}
+    assert reads[f"compressed_{stage}"] == {"kv_write", "select_entries", "compress"}
+    assert reads["o_group_proj"] == {f"compressed_{stage}"}
+    assert reads["o_proj"] == {"o_group_proj"}
+    assert reads["input_norm"] == {"mixer_stream_weights"}
+    assert reads["mixer_stream_update"] == {"o_proj"}
 
 
 # ---- residual streams

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from calibration.operators.operators import Gemm
 from calibration.profile.shapes.sizes import KINDS
 from catalogs.deployments.layout import Layout
 from catalogs.models.catalog import list_models, load_model
@@ -14,7 +15,9 @@ from catalogs.models.layers import FeedForward
 from catalogs.models.mixers import Mixer
 from simulator.layers.attention import MIXERS, sharded_mixer
 from simulator.layers.feed_forward import FEED_FORWARDS, sharded_feed_forward
+from simulator.layers.operator_flow import flow
 from simulator.layers.shard import Shard
+from simulator.layers.step import StepCalls
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMES = {kind.__name__ for kind in (*MIXERS, *FEED_FORWARDS)}
@@ -44,6 +47,21 @@ def test_kinds_are_told_apart_by_their_classes() -> None:
 
 def test_a_test_of_a_kind_would_be_seen() -> None:
     assert len(kind_tests("isinstance(a, Attention | Moe) or isinstance(b, (Mlp, str))\nisinstance(c, int)")) == 2
+
+
+def test_latent_attention_with_an_output_gate_projects_and_multiplies_it_after_attention() -> None:
+    """Kimi-K3: the gate of 96 heads with 128 values is divided over tensor ranks, as the heads are."""
+    shard = Shard(load_model("kimi-k3"), Layout(8), "fp4", "bf16")
+    found = {call.name: call for call in StepCalls(shard).rank(16.0) if "gate" in call.name}
+    assert found["output_gate"].count == found["gate_proj"].count == 24
+    assert found["gate_proj"].op == Gemm(16.0, 96 * 128 // 8, 7168, "bf16")
+    inputs = flow(("input_norm", "mla_decode", "gate_proj", "output_gate", "mixer_all_reduce"))
+    assert inputs["output_gate"] == {"mla_decode", "gate_proj"}
+    assert inputs["mixer_all_reduce"] == {"output_gate"}
+
+
+def test_partial_outputs_of_latent_attention_are_merged_after_it() -> None:
+    assert flow(("input_norm", "mla_decode", "output_merge"))["output_merge"] == {"mla_decode"}
 
 
 @pytest.mark.parametrize("tp", [1, 2])
