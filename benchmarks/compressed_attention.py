@@ -6,7 +6,7 @@ PROFILES is the folder of public operator tables (ai-dynamo/aiconfigurator). Its
 time whole attention blocks of DeepSeek-V4-Flash and -Pro: projections, compressor, indexer and attention. `mhc_module`
 times the residual streams of one layer (hyper-connections). No bundle is fitted to these tables, so the comparison is a
 check: the blocks are priced as the products, elementwise kernels and attention that they consist of
-(`simulator.layers.attention.ShardedCompressedAttention`, `simulator.layers.operator_call.norm_calls`).
+(`simulator.layers.compressed_attention.ShardedCompressedAttention`, `simulator.layers.operator_call.norm_calls`).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from catalogs.deployments.layout import Layout
 from catalogs.engines.files import load_engine
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.models.catalog import load_model
-from catalogs.models.mixers import CompressedAttention
+from catalogs.models.compressed_attention import CompressedAttention
 from simulator.costs.pricing import N_CLASSES, Pricer
-from simulator.layers.attention import ShardedCompressedAttention
+from simulator.layers.compressed_attention import ShardedCompressedAttention
 from simulator.layers.operator_call import OperatorCall, norm_calls
 from simulator.layers.shard import Shard
 

@@ -12,9 +12,10 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import Share, YamlBlock, read_yaml, validate_as
 from catalogs.models.audio_rules import parse_audio_rule
+from catalogs.models.compressed_attention import CompressedAttention
 from catalogs.models.image_rules import parse_image_rule
 from catalogs.models.layers import LayerGroup, Mlp, Moe
-from catalogs.models.mixers import Attention, CompressedAttention, LinearAttention, MlaAttention, Part
+from catalogs.models.mixers import Attention, LinearAttention, MlaAttention, Part
 from catalogs.models.names import MODELS, load_names
 from catalogs.models.spec import Checkpoint, ModelSpec, PartFormat, WeightFormat
 from catalogs.models.towers import MediaRules, Projection, Tower

@@ -10,10 +10,11 @@ from typing import Final
 
 from catalogs.errors import InputError, nearest_name
 from catalogs.models.hf_families import family_notices
+from catalogs.models.hf_latent import compressed_attention, latent_attention
 from catalogs.models.hf_quantization import read_weight_format, weight_notices
 from catalogs.models.hf_reader import ConfigReader, read_reader
 from catalogs.models.layers import FeedForward, LayerGroup, Mlp, Moe
-from catalogs.models.mixers import Attention, CompressedAttention, LinearAttention, Mixer, MlaAttention
+from catalogs.models.mixers import Attention, LinearAttention, Mixer
 from catalogs.models.spec import ModelSpec
 
 #: Kinds of layer in `layer_types`.
@@ -24,9 +25,6 @@ LAYER_KINDS: Final = (
 
 #: The letter of hybrid_override_pattern for each kind of block in `layers_block_type` (Nemotron-H).
 BLOCK_LETTERS: Final = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
-
-#: Kinds of sparse-attention indexer in `indexer_types`: a layer's own, or that of an earlier layer (GLM-5.2).
-INDEXER_KINDS: Final = ("full", "shared")
 
 MAX_LAYERS: Final = 10_000  # more than any model has; larger values are typing errors
 
@@ -59,9 +57,6 @@ FP32_ROUTERS: Final = frozenset(("minimax_m2",))
 
 #: Families that scale the output of the shared expert by a gate (shared_expert_gate).
 GATED_SHARED_EXPERTS: Final = frozenset(("qwen2_moe", "qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text"))
-
-#: The largest ratio of compressed attention whose entries are selected by an indexer (DeepSeek-V4: 4, beside 128).
-SELECTED_RATIO: Final = 4
 
 #: Families with a learned table of positions, and its number of extra rows.
 LEARNED_POSITIONS: Final = {"opt": 2, "gpt2": 0, "gpt_bigcode": 0, "bart": 2, "mbart": 2, "whisper": 0}
@@ -188,12 +183,12 @@ def _pattern_layer(config: ConfigReader, letter: str) -> LayerGroup:
 def mixer_of(config: ConfigReader, layer: int) -> Mixer:
     """Return the mixer of decoder layer `layer`."""
     if config.text("model_type") == "deepseek_v4":
-        return _compressed(config, layer)
+        return compressed_attention(config, layer)
     kind = layer_kind(config, layer)
     if kind == "linear_attention":
         return _kimi_delta(config) if config.section("linear_attn_config") else _delta_net(config)
     if config.maybe_count("kv_lora_rank"):
-        return _mla(config, layer)
+        return latent_attention(config, layer)
     window = config.maybe_count("attention_chunk_size") if kind == "chunked_attention" else None
     if kind == "sliding_attention":
         window = config.maybe_count("sliding_window", "sliding_window_size")
@@ -297,65 +292,6 @@ def _head_dim(config: ConfigReader, heads: int) -> int:
     if not stated and hidden % heads:
         raise InputError(f"{config.where}: num_attention_heads must divide hidden_size ({hidden})", heads)
     return stated or hidden // heads
-
-
-def _has_shared_indexer(config: ConfigReader, layer: int) -> bool:
-    """Return whether a layer attends to the tokens that the indexer of an earlier layer selected."""
-    kinds = config.items("indexer_types")
-    if not kinds:
-        return False
-    kind = kinds[layer % len(kinds)]
-    if kind not in INDEXER_KINDS:
-        raise InputError(f"{config.where}: unknown indexer in indexer_types", kind, ", ".join(INDEXER_KINDS))
-    return bool(kind == "shared")
-
-
-def _mla(config: ConfigReader, layer: int) -> MlaAttention:
-    shared = _has_shared_indexer(config, layer)
-    return MlaAttention(
-        n_heads=config.count("num_attention_heads"),
-        q_lora_rank=config.maybe_count("q_lora_rank"),
-        kv_lora_rank=config.count("kv_lora_rank"),
-        nope_head_dim=config.count("qk_nope_head_dim"),
-        rope_head_dim=config.count("qk_rope_head_dim"),
-        v_head_dim=config.count("v_head_dim"),
-        index_n_heads=0 if shared else config.maybe_count("index_n_heads") or 0,
-        index_head_dim=0 if shared else config.maybe_count("index_head_dim") or 0,
-        index_topk_tokens=config.maybe_count("index_topk"),
-        output_gate=config.flag("mla_use_output_gate"),
-    )
-
-
-def _compressed(config: ConfigReader, layer: int) -> CompressedAttention:
-    """Return a layer of DeepSeek-V4; those with the smallest ratio select the entries to which a query attends."""
-    ratio = _compress_ratio(config, layer)
-    selects = ratio is not None and ratio <= SELECTED_RATIO
-    return CompressedAttention(
-        n_heads=config.count("num_attention_heads"),
-        head_dim=config.count("head_dim"),
-        rope_head_dim=config.count("qk_rope_head_dim"),
-        q_lora_rank=config.count("q_lora_rank"),
-        o_lora_rank=config.count("o_lora_rank"),
-        o_groups=config.count("o_groups"),
-        window_tokens=config.count("sliding_window"),
-        compress_ratio=ratio,
-        index_n_heads=config.count("index_n_heads") if selects else 0,
-        index_head_dim=config.count("index_head_dim") if selects else 0,
-        index_topk_entries=config.count("index_topk") if selects else None,
-    )
-
-
-def _compress_ratio(config: ConfigReader, layer: int) -> int | None:
-    """Return the tokens of an entry, or None where a layer has a window alone.
-
-    The published config has one ratio for each layer, that of transformers the kinds of layers and their ratios.
-    """
-    if ratios := config.numbers("compress_ratios"):
-        return ratios[layer % len(ratios)] or None
-    kinds, rates = config.items("layer_types"), config.section("compress_rates")
-    if not kinds or rates is None:
-        raise InputError(f"{config.where}: config.json lacks compress_ratios")
-    return rates.maybe_count(str(kinds[layer % len(kinds)]))
 
 
 def _state_bytes(config: ConfigReader, *keys: str) -> float:

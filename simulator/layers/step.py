@@ -35,9 +35,10 @@ from catalogs.arrays import FloatArray
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.models.layers import LayerGroup
 from simulator.core.batch import BatchShape
-from simulator.layers.attention import JoinsDecodes, ShardedMixer, sharded_mixer
+from simulator.layers.attention import sharded_mixer
 from simulator.layers.encoder import cross_decode_calls, cross_prefill_calls, cross_token_calls, encoder_calls
 from simulator.layers.feed_forward import sharded_feed_forward
+from simulator.layers.mixer import JoinsDecodes, ShardedMixer
 from simulator.layers.operator_call import (
     Calls,
     OperatorCall,

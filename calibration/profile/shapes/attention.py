@@ -86,10 +86,10 @@ def attention(sizes: Sizes, limits: SizeLimits, draw: np.random.Generator) -> li
         whole = [s for h in chosen.full for s in grid.prompts(h)]
         later = [s for h in chosen.full[:2] for s in grid.chunks(h)]
         found += with_held_out([*whole, *later], grid.held_out_prefill)
+        found += [s for h in chosen.full[:2] for s in grid.skewed(h)]
         even = [s for h in chosen.full for s in grid.decodes(h)]
         even += [s for h in chosen.coarse for s in grid.decodes(h, FEW)]
         found += with_held_out(even, grid.held_out_decode)
-        found += [s for h in chosen.full[:2] for s in grid.skewed(h)]
     return found
 
 

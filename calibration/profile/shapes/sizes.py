@@ -15,8 +15,9 @@ import numpy as np
 
 from calibration.profile.session.shape import Shape
 from catalogs.models.catalog import list_models, load_model
+from catalogs.models.compressed_attention import CompressedAttention
 from catalogs.models.layers import LayerGroup, Mlp, Moe
-from catalogs.models.mixers import Attention, CompressedAttention, LinearAttention, MlaAttention
+from catalogs.models.mixers import Attention, LinearAttention, MlaAttention
 from catalogs.models.spec import ModelSpec
 
 Pair = tuple[int, int]

@@ -100,7 +100,7 @@ def test_uneven_decode_batches_set_their_own_alpha(home: Path, session: Session)
     for row in session.rows:
         if row["family"] == "decode_attention" and row["role"] == "check":
             longest = row["sequences"] * row["max_context_tokens"]
-            heads = (row["n_heads"], row["n_kv_heads"], row["head_dim"], "bf16")
+            heads = (row["n_heads"], row["n_kv_heads"], row["head_dim"], row["kv_dtype"])
             as_long = DecodeAttention(row["sequences"], longest, row["max_context_tokens"], *heads)
             row["seconds"] = 2 * float(roofline_s(as_long, UNIT)) + 1e-6  # as if all were the longest
     facts, _ = read_bundle(fit_profile(session.rows, FACTS, UNIT, home / "p"))

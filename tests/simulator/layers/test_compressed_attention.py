@@ -13,10 +13,10 @@ from calibration.operators.roofline import bytes_moved, flops
 from catalogs.deployments.layout import Layout
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.models.catalog import load_model
+from catalogs.models.compressed_attention import CompressedAttention
 from catalogs.models.layers import LayerGroup, Mlp
-from catalogs.models.mixers import CompressedAttention
 from catalogs.models.spec import ModelSpec
-from simulator.layers.attention import LEAST_HEADS, ShardedCompressedAttention
+from simulator.layers.compressed_attention import LEAST_HEADS, ShardedCompressedAttention
 from simulator.layers.operator_call import OperatorCall, norm_calls
 from simulator.layers.operator_flow import flow
 from simulator.layers.shard import Shard
