@@ -38,7 +38,7 @@ import numpy.typing as npt
 from calibration.families.base import Parts
 from calibration.families.curve import isotonic, origin_at
 from calibration.families.grid import by
-from calibration.families.nonnegative import nonnegative
+from calibration.families.nonnegative import nonnegative_of_few
 from calibration.operators.cost import INTERPOLATED, ROOFLINE, broadcast
 from calibration.operators.expert_loads import DEFAULT_SKEW, imbalance_share, reach_share, reached_by_both
 from calibration.operators.operators import Gemm, GroupedGemm
@@ -229,7 +229,7 @@ class GroupedGemmModel:
         columns = np.concatenate(terms)
         if np.ptp(columns[:, 1]) == 0.0:  # one number of experts does not say how the time depends on it
             columns[:, 1] = 0.0
-        constant, per_expert = nonnegative(columns, times)[:2]
+        constant, per_expert = nonnegative_of_few(columns, times)[:2]
         return float(constant), float(per_expert)
 
     def _beyond_chain(self, row: int, accelerator: Accelerator) -> FloatArray:
