@@ -40,7 +40,7 @@ class AudioRule(YamlBlock):
 
     @abstractmethod
     def largest(self, max_model_len: int) -> MediaLayout:
-        """Return the audio that an engine reserves budgets and memory for, if a sequence has so many tokens."""
+        """Return the longest audio of a sequence of `max_model_len` tokens; engines reserve memory for it."""
 
 
 class PooledFrames(AudioRule):

@@ -51,8 +51,8 @@ class CompressedAttention(Mixer):
 
     @property
     def output_size(self) -> int:
-        """Return the number of inputs of the output projection."""
-        return self.n_heads * self.head_dim
+        """Return the number of inputs of the output projection: the heads have values as wide as their queries."""
+        return self.q_size
 
     @property
     def group_size(self) -> int:

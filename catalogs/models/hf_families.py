@@ -28,18 +28,8 @@ _DECODERS: Final = frozenset(
 _EXPERTS: Final = frozenset(
     (
         *("deepseek", "deepseek_v2", "deepseek_v3", "deepseek_v32", "deepseek_v4", "glm4_moe", "glm_moe_dsa"),
-        *(
-            "gpt_oss",
-            "granitemoe",
-            "hunyuan_v1_moe",
-            "kimi_k2",
-            "kimi_k25",
-            "kimi_k3",
-            "llama4",
-            "llama4_text",
-            "mimo_v2_flash",
-            "minimax_m2",
-        ),
+        *("gpt_oss", "granitemoe", "hunyuan_v1_moe", "kimi_k2", "kimi_k25", "kimi_k3", "llama4", "llama4_text"),
+        *("mimo_v2_flash", "minimax_m2"),
         *("minimax_m3", "minimax_m3_text", "minimax_m3_vl", "minimax_m3_vl_text", "mixtral", "olmoe", "phimoe"),
         *("qwen2_moe", "qwen3_moe", "qwen3_omni_moe", "qwen3_vl_moe", "qwen3_vl_moe_text", "step3p5", "step3p7"),
     )

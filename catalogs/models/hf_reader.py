@@ -167,9 +167,9 @@ class ConfigReader:
 
 
 def read_reader(path: Path) -> ConfigReader:
-    """Read the config.json that a path names, the file or the one in the folder, and merge its sections.
+    """Read a config.json, given as the file or as the folder that contains it, and merge its sections.
 
-    A hf_quant_config.json beside it stands for its quantization_config where it has none.
+    If it has no quantization_config, the hf_quant_config.json in the same folder is read as one.
 
     Raises:
         InputError: The file is missing, unreadable, truncated or not a JSON object.

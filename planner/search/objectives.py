@@ -117,7 +117,7 @@ class CapacityRace:
         return faster.upper_requests_per_s <= self._least_per_s(candidate, best) * (1 + _ROUNDING)
 
     def _least_per_s(self, candidate: Candidate, best: Outcome) -> float:
-        """Return the rate that a candidate must carry to be better than the best, or simpler and hardly worse."""
+        """Return the rate that a candidate must carry to replace the best: as the better, or as the simpler one."""
         sign = -1 if self._simpler(candidate, best) else 1
         least = self._break_even_per_s(candidate, best) * (1 + sign * HALF_TIE)
         return max(least, self.tester.held_per_s(candidate) or 0.0)

@@ -1,8 +1,8 @@
 """The mixer of a layer on one rank: one class for each kind of attention, all with the contract `ShardedMixer`.
 
 To add a kind of mixer, write its class here, or in a module of its own as compressed attention has, and enter it in
-MIXERS. The class defines which operators run, the bytes
-that a sequence takes in the cache, and the weights and activations that a rank holds.
+MIXERS. The class defines which operators run, the bytes that a sequence takes in the cache, and the weights and
+activations that a rank holds.
 """
 
 from __future__ import annotations

@@ -297,27 +297,27 @@ class NoCalls(StepCalls):
         return 0
 
     def rank(self, tokens: Num, graph: bool = True) -> list[OperatorCall]:  # noqa: ARG002
-        """Return no operators."""
+        """Return no operators: the language model takes no tokens here."""
         return []
 
     def group(self, tokens: Num, graph: bool = True) -> list[OperatorCall]:  # noqa: ARG002
-        """Return no operators."""
+        """Return no operators: no experts run."""
         return []
 
     def logits(self, sequences: Num) -> list[OperatorCall]:  # noqa: ARG002
-        """Return no operators."""
+        """Return no operators: no token is sampled."""
         return []
 
     def prefill(self, chunks: Num, chunk_tokens: Num, prior: Num) -> list[OperatorCall]:  # noqa: ARG002
-        """Return no operators."""
+        """Return no operators: no attention to a prompt runs."""
         return []
 
     def decode(self, sequences: Num, mean_context: Num, max_context: Num) -> list[OperatorCall]:  # noqa: ARG002
-        """Return no operators."""
+        """Return no operators: no sequence decodes."""
         return []
 
     def mixed_decode(self, sequences: Num, mean_context: Num, max_context: Num) -> list[OperatorCall]:  # noqa: ARG002
-        """Return no operators."""
+        """Return no operators: no sequence decodes beside a prompt."""
         return []
 
 

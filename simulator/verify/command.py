@@ -210,10 +210,10 @@ def _effort(
 
 
 def _threads(given: int | None) -> int:
-    """Return the number of threads of an engine on a CPU, by default one less than the cores of this process.
+    """Return the number of threads that an engine on a CPU uses: as given, or all cores of this process but one.
 
     Raises:
-        InputError: The process does not have so many cores.
+        InputError: The number is below one or above the cores of this process.
     """
     cores = len(os.sched_getaffinity(0))
     if given is not None and not 1 <= given <= cores:
