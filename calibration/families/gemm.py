@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibration.families.base import Parts, best_streaming
+from calibration.families.fixed_tiles import FLASHINFER, LEAST_K, TABLED, layer_s
 from calibration.families.grid import InterpolationGrid, by, pack_grids, unpack_grids
 from calibration.families.uncalibrated import UncalibratedModel
 from calibration.operators.cost import ROOFLINE, broadcast
@@ -71,9 +72,14 @@ class GemmModel:
     def cost(self, op: Gemm, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
         """Return (seconds, origin) in the broadcast shape of m, n and k.
 
-        A product with an n or k below `SMALLEST` takes as long as one of that size.
+        A product with an n or k below `SMALLEST` takes as long as one of that size. FlashInfer's kernel of fixed tiles
+        is in no table, but follows a law of its own.
         """
         m, n, k = broadcast(op.m, op.n, op.k)
+        if op.dtype == FLASHINFER:
+            seconds, origin = self.cost(replace(op, dtype=TABLED), accelerator)
+            tiled = k >= LEAST_K
+            return np.where(tiled, layer_s(op, accelerator), seconds), np.where(tiled, ROOFLINE, origin)
         dtype = SAME_AS.get(op.dtype, op.dtype)
         table, borrowed = self._table(dtype, accelerator)
         if table is None:
@@ -129,6 +135,8 @@ class GemmModel:
 
     def notice(self, op: Gemm, accelerator: Accelerator) -> str | None:
         """Return a notice where the dtype was not measured, else None."""
+        if op.dtype == FLASHINFER:
+            return "gemm in FlashInfer's FP8 kernel: not measured here, a law of its tiles fitted to published times"
         dtype = SAME_AS.get(op.dtype, op.dtype)
         table, borrowed = self._table(dtype, accelerator)
         if table is None:

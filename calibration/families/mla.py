@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibration.families.base import FittedOn, Parts
+from calibration.families.fixed_tiles import FLASHINFER, TABLED
 from calibration.families.mla_grid import MlaGrid
 from calibration.families.uncalibrated import UncalibratedModel
 from calibration.operators.cost import INTERPOLATED, ROOFLINE, broadcast
@@ -48,9 +49,10 @@ REFERENCE_SHAPE = {
 #: Measured projection dtypes that stand in for a dtype, best first; int4 checkpoints keep the attention block in 16
 #: bit. Where none of them was measured, any measured dtype stands in, scaled by the roofline like another shape.
 STANDS_FOR: dict[str, tuple[str, ...]] = {
-    "fp8": ("fp8_block", "fp8"),
-    "fp8_block": ("fp8_block", "fp8"),
-    "fp4": ("fp4", "fp8_block"),
+    "fp8": (TABLED, "fp8"),
+    TABLED: (TABLED, "fp8"),
+    FLASHINFER: (FLASHINFER, TABLED, "fp8"),
+    "fp4": ("fp4", TABLED),
     "int4": ("bf16",),
     "int8": ("fp8_block", "bf16"),
     "fp16": ("bf16",),
@@ -93,7 +95,8 @@ class MlaModel:
         for dtype in (*near, *(d for d in ("bf16", "fp8_block", "fp4") if d not in near)):
             for kv_dtype in (op.kv_dtype, "bf16", "fp8"):
                 if (op.stage, dtype, kv_dtype) in self.grids:
-                    same = dtype if dtype != "fp8_block" or op.dtype not in ("fp8", "fp8_block") else op.dtype
+                    blocks = dtype == TABLED and op.dtype in ("fp8", TABLED, FLASHINFER)
+                    same = op.dtype if blocks else dtype
                     measured = replace(op, dtype=same, kv_dtype=kv_dtype, **dict[str, Any](REFERENCE_SHAPE))
                     return self.grids[op.stage, dtype, kv_dtype], measured
         return None

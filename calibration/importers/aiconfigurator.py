@@ -32,7 +32,7 @@ import pandas as pd
 
 from calibration.families.mla import REFERENCE_SHAPE
 from calibration.importers.expert_routing import as_served
-from calibration.importers.mla_blocks import TABLE_OF, as_fused, decode_blocks
+from calibration.importers.mla_blocks import TABLE_OF, as_fused, decode_blocks, flashinfer_prompts
 from calibration.importers.repeated_timings import TIMED_ALIKE, median_products, shorter_decodes
 from calibration.importers.shared_kernels import of_experts, with_shared_kernels, without_mistuned
 from calibration.operators.operators import window_pairs
@@ -168,8 +168,15 @@ def _composed_mla(
     if attention is None or absorbed is None or "gemm" not in found:
         return {}
     attention = attention.assign(kv_cache_dtype=attention.kv_cache_dtype.map(DTYPE))
-    absorbed = absorbed[absorbed.bmm_dtype == "bfloat16"]
-    return {"mla": decode_blocks(attention, absorbed, found["gemm"], parse_hardware(hardware).accelerator)}
+    absorbed, unit = absorbed[absorbed.bmm_dtype == "bfloat16"], parse_hardware(hardware).accelerator
+    rows = [decode_blocks(attention, absorbed, found["gemm"], unit)]
+    if engine == "sglang" and unit.is_data_center_blackwell:
+        lender = newest_version(tables, system, "mla", TABLE_OF["prefill"])
+        blocks = read_family(tables, system, "mla", "vllm", lender)
+        products = read_family(tables, system, "gemm", "vllm", lender)
+        if lender is not None and blocks is not None and products is not None:
+            rows.append(flashinfer_prompts(as_fused(blocks, tables, system, lender), products, unit))
+    return {"mla": pd.concat(rows, ignore_index=True)}
 
 
 def releases(tables: Path, hardware: str) -> list[tuple[str, str]]:

@@ -7,6 +7,10 @@ heads, the first absorbed product, the attention, the second absorbed product, a
 SMALL_KERNELS between them. Prefill is not composed: the tables time the absorbed kernel, and the engine expands the
 keys and values of prompts.
 
+On Blackwell, SGLang can run the projections in FlashInfer's kernel of fixed tiles, which no table times. Its decode
+blocks are composed with the law of that kernel, and its prompts are vLLM's blocks with their own products taken off and
+those of the law added.
+
 The collector of vLLM's blocks ran the RMSNorms and the rotation as chains of torch kernels, which an engine fuses or
 compiles. Its authors timed the blocks of B200 again with vLLM's own kernels (`norm_dispatch` in collection_meta.yaml:
 "the previous rows ran the never-in-serving native chain", +34 % in one anchor), and those of no other board. B200 has
@@ -29,9 +33,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from calibration.families.fixed_tiles import FLASHINFER, TABLED
 from calibration.families.gemm import GemmModel
 from calibration.families.mla import REFERENCE_SHAPE
-from calibration.operators.operators import Gemm
+from calibration.operators.operators import Gemm, Num
 from calibration.rows.physics_check import gate
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
@@ -47,7 +52,7 @@ SMALL_KERNELS: Final = 4
 SMALL_KERNEL_S: Final = 2e-6
 
 #: Dtypes of projections for which blocks are composed, where the products were timed in them.
-DTYPES: Final = ("bf16", "fp8_block", "fp4")
+DTYPES: Final = ("bf16", TABLED, "fp4")
 
 #: The board with tables of both kinds, the release that ran the chain, and the release that does not.
 TIMED_TWICE: Final = ("b200_sxm", "0.22.0", "0.24.0")
@@ -71,7 +76,7 @@ def decode_blocks(
             kv_cache_dtype as the bundle names it, seconds, source, kernel_source.
         absorbed: Rows of both absorbed products: op_name, num_heads, num_tokens, seconds.
         products: Rows of the family "gemm".
-        accelerator: The measured accelerator.
+        accelerator: The measured accelerator; on Blackwell, blocks are composed with FlashInfer's products too.
     """
     import pandas as pd
 
@@ -84,13 +89,30 @@ def decode_blocks(
     for name in ("mla_gen_pre", "mla_gen_post"):
         around_s = around_s + _at(both[both.op_name == name], heads, batch)
     parts = []
-    for dtype in (d for d in DTYPES if d in model.grids):
+    dtypes = [d for d in DTYPES if d in model.grids]
+    for dtype in (*dtypes, *((FLASHINFER,) if TABLED in dtypes and accelerator.is_data_center_blackwell else ())):
         seconds = attention.seconds.to_numpy(float) + around_s + _projections_s(model, dtype, heads, batch, accelerator)
         rows = attention[["source"]].assign(kernel=attention.kernel_source, seconds=seconds, dtype=dtype)
         work = {"tokens": batch, "pairs": 0.0, "context_tokens": batch * attention.step.to_numpy(float)}
         rows = rows.assign(stage="decode", sequences=batch, n_heads=heads.astype(int), **work, **REFERENCE_SHAPE)
         parts.append(rows.assign(kv_dtype=attention.kv_cache_dtype))
     return pd.concat(parts, ignore_index=True)
+
+
+def flashinfer_prompts(blocks: pd.DataFrame, products: pd.DataFrame, accelerator: Accelerator) -> pd.DataFrame:
+    """Return rows of prompt blocks with FlashInfer's products in place of those that were timed.
+
+    Args:
+        blocks: Rows of vLLM's blocks.
+        products: Rows of the family "gemm" of the same release.
+        accelerator: The measured accelerator.
+    """
+    model = GemmModel.fit(gate("gemm", products, accelerator)[0], accelerator)
+    rows = blocks[(blocks.stage == "prefill") & (blocks.dtype == TABLED)].reset_index(drop=True)
+    heads, tokens = rows.n_heads.to_numpy(float), rows.tokens.to_numpy(float)
+    timed_s, law_s = (_projections_s(model, d, heads, tokens, accelerator, True) for d in (TABLED, FLASHINFER))
+    rest_s = np.maximum(rows.seconds.to_numpy(float) - timed_s, LEAST_SHARE * rows.seconds.to_numpy(float))
+    return rows.assign(seconds=rest_s + law_s, dtype=FLASHINFER)
 
 
 def _at(times: pd.DataFrame, heads: FloatArray, batch: FloatArray) -> FloatArray:
@@ -103,14 +125,28 @@ def _at(times: pd.DataFrame, heads: FloatArray, batch: FloatArray) -> FloatArray
 
 
 def _projections_s(
-    model: GemmModel, dtype: str, heads: FloatArray, batch: FloatArray, accelerator: Accelerator
+    model: GemmModel,
+    dtype: str,
+    heads: FloatArray,
+    tokens: FloatArray,
+    accelerator: Accelerator,
+    expands: bool = False,
 ) -> FloatArray:
-    """Return the seconds of the three projections of a block, shape (n,)."""
+    """Return the seconds of the three projections of a block, shape (n,).
+
+    `expands` adds the projection of the latent keys to the keys and values of all heads, which prompts run.
+    """
     s = REFERENCE_SHAPE
     query, value = s["nope_head_dim"] + s["rope_head_dim"], s["v_head_dim"]
     latent = s["q_lora_rank"] + s["kv_lora_rank"] + s["rope_head_dim"]
-    shapes = ((latent, s["hidden_size"]), (heads * query, s["q_lora_rank"]), (s["hidden_size"], heads * value))
-    return np.asarray(sum(model.cost(Gemm(batch, n, k, dtype), accelerator)[0] for n, k in shapes), dtype=np.float64)
+    shapes: list[tuple[Num, Num]] = [
+        (latent, s["hidden_size"]),
+        (heads * query, s["q_lora_rank"]),
+        (s["hidden_size"], heads * value),
+    ]
+    if expands:
+        shapes.append((heads * (s["nope_head_dim"] + value), s["kv_lora_rank"]))
+    return np.asarray(sum(model.cost(Gemm(tokens, n, k, dtype), accelerator)[0] for n, k in shapes), dtype=np.float64)
 
 
 def as_fused(rows: pd.DataFrame, tables: Path, system: str, version: str) -> pd.DataFrame:

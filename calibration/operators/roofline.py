@@ -47,15 +47,16 @@ PCIE4_BYTES_PER_S: Final = 25e9  # achieved rate of PCIe 4.0 x16, used where the
 def stored_bytes(dtype: str) -> float:
     """Return the bytes per stored element.
 
-    "fp8_block" has one fp32 scale per 128 x 128 block, which is not counted. "mxfp4" has one byte of scale per 32
-    elements, with 16-bit activations or, as "mxfp4_mxfp8", with 8-bit activations.
+    "fp8_block", and the same weights in another kernel ("fp8_block_flashinfer"), have one fp32 scale per 128 x 128
+    block, which is not counted. "mxfp4" has one byte of scale per 32 elements, with 16-bit activations or, as
+    "mxfp4_mxfp8", with 8-bit activations.
 
     Raises:
         InputError: The dtype is unknown.
     """
     if dtype.startswith("mxfp4"):
         return MXFP4_BYTES
-    name = "fp8" if dtype == "fp8_block" else dtype
+    name = "fp8" if dtype.startswith("fp8_block") else dtype
     if name not in DTYPE_BYTES:
         raise InputError("unknown dtype", dtype, ", ".join(DTYPE_BYTES))
     return DTYPE_BYTES[name]
@@ -66,7 +67,7 @@ def compute_dtype(dtype: str, accelerator: Accelerator) -> str:
 
     Weight-only formats, and dtypes without a fast path on the accelerator, are computed in bf16.
     """
-    name = "fp8" if dtype in ("fp8_block", "mxfp4_mxfp8") else dtype
+    name = "fp8" if dtype == "mxfp4_mxfp8" or dtype.startswith("fp8_block") else dtype
     return name if name in accelerator.peak_flops and name != "int4" else "bf16"
 
 

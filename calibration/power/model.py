@@ -76,7 +76,7 @@ def group_of(op: Operator) -> str:
     """
     if isinstance(op, MlaModule):
         return f"mla_{op.stage}"
-    if isinstance(op, Gemm) and op.dtype == "fp8_block":
+    if isinstance(op, Gemm) and op.dtype.startswith("fp8_block"):
         return "gemm_fp8_block"
     if isinstance(op, NonCausalAttention):  # the same kernels without a mask
         return "prefill_attention"

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal
 
-from catalogs.deployments.schema import AttentionBackend, CudaGraphMode, Deployment, MoeBackend
+from catalogs.deployments.schema import AttentionBackend, CudaGraphMode, Deployment, GemmBackend, MoeBackend
 from catalogs.engines.profile import EngineProfile
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
+from catalogs.models.mixers import PARTS, Part
 from catalogs.models.spec import ModelSpec, WeightFormat
 
 #: Number formats of MXFP4 experts' inputs: the device needs 4-bit operands for `mxfp8`.
@@ -21,6 +22,11 @@ ActivationDtype = Literal["bf16", "mxfp8"]
 _GRAPHS: Final = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
 
 _KERNELS: Final = ("moe_backend", "attention_backend")
+
+#: Kernels of dense products in block-scaled FP8 that are priced: those of the tables, and FlashInfer's of fixed tiles.
+_PRICED_PRODUCTS: Final = ("deepgemm", "flashinfer")
+
+_DENSE: Final[tuple[Part, ...]] = tuple(part for part in PARTS if part != "experts")
 
 #: Kernels of experts with rows of their own in the operator tables, where they are not the engine's choice.
 _PRICED_EXPERTS: Final = "marlin"
@@ -41,6 +47,8 @@ class EngineSettings:
         cudagraph_mode: Which steps run in CUDA graphs (--compilation-config, cudagraph_mode).
         cudagraph_capture_sizes: Tokens of the captured batches (--cudagraph-capture-sizes).
         max_cudagraph_capture_size: The largest captured batch (--max-cudagraph-capture-size).
+        gemm_backend: Kernels of dense products in block-scaled FP8 (SGLang's --fp8-gemm-backend). Those of DeepGEMM and
+            FlashInfer are priced. Others are recorded, not priced.
         moe_backend: Kernels of experts (--moe-backend). Marlin's are priced for experts in MXFP4. Where an engine pads
             the rows of block-scaled experts, only DeepGEMM does. Others are recorded, not priced.
         attention_backend: Kernels of attention (--attention-backend); recorded, not priced.
@@ -53,6 +61,7 @@ class EngineSettings:
     cudagraph_mode: CudaGraphMode | None = None
     cudagraph_capture_sizes: tuple[int, ...] | None = None
     max_cudagraph_capture_size: int | None = None
+    gemm_backend: GemmBackend | None = None
     moe_backend: MoeBackend | None = None
     attention_backend: AttentionBackend | None = None
 
@@ -73,14 +82,15 @@ class EngineSettings:
 
         Args:
             stored: The storage of the weights: Marlin's kernels are priced for experts in MXFP4 only, and rows that
-                DeepGEMM pads for experts in block-scaled FP8 only.
+                DeepGEMM pads for experts, and kernels of dense products, for block-scaled FP8 only.
             engine: The engine with its own defaults, before the settings replace any.
             unit: The device.
         """
         pads = stored.has_scale_blocks("experts") and padded_expert_rows(engine, unit) > 0
         marlin = self.moe_backend == _PRICED_EXPERTS and stored.has_mxfp4("experts")
-        priced = ("moe_backend",) if pads or marlin else ()
-        named = [(key, getattr(self, key)) for key in _KERNELS if key not in priced]
+        dense = self.gemm_backend in _PRICED_PRODUCTS and any(stored.has_scale_blocks(part) for part in _DENSE)
+        priced = ("moe_backend",) * (pads or marlin) + ("gemm_backend",) * dense
+        named = [(key, getattr(self, key)) for key in ("gemm_backend", *_KERNELS) if key not in priced]
         kernels = ", ".join(f"{key} {value}" for key, value in named if value is not None)
         found = [f"recorded, not priced: {kernels}; steps take the kernels of the operator tables"] if kernels else []
         return tuple(found)
@@ -90,7 +100,7 @@ class EngineSettings:
 
         Raises:
             InputError: The engine has no such option, two settings contradict each other, the model has no experts in
-                MXFP4, or the device cannot multiply 8-bit by 4-bit operands.
+                MXFP4, or the device cannot multiply 8-bit by 4-bit operands or has no such kernel.
         """
         if not self.given:
             return engine
@@ -108,6 +118,11 @@ class EngineSettings:
         if self.activation_dtype is not None:
             _check_activations(self.activation_dtype, model, unit)
             changed["mxfp8_activations"] = self.activation_dtype == "mxfp8"
+        if self.gemm_backend == "flashinfer" and not unit.is_data_center_blackwell:
+            rule = f"FlashInfer's block-scaled FP8 products need Blackwell with HBM, not {unit.name}: gemm_backend"
+            raise InputError(rule, self.gemm_backend, "deepgemm")
+        if self.gemm_backend is not None:
+            changed["flashinfer_products"] = self.gemm_backend == "flashinfer"
         if self.moe_backend is not None and not model.is_moe:
             raise InputError(f"moe_backend applies to experts; {model.name} has none", self.moe_backend, "null")
         if self.moe_backend is not None:
@@ -152,9 +167,9 @@ KEYS: Final = tuple(f.name for f in fields(EngineSettings))
 
 #: The settings that each engine has an option for, by the name of its profile.
 ENGINES: Final[Mapping[str, tuple[str, ...]]] = {
-    "vllm": KEYS,
+    "vllm": tuple(key for key in KEYS if key != "gemm_backend"),
     "vllm-v0": ("enforce_eager", "attention_backend"),
-    "sglang": ("async_scheduling", *_GRAPHS, *_KERNELS),
+    "sglang": ("async_scheduling", *_GRAPHS, "gemm_backend", *_KERNELS),
     "trtllm": ("async_scheduling", *_GRAPHS, *_KERNELS),
     "trtllm-max-utilization": ("async_scheduling", *_GRAPHS, *_KERNELS),
 }

@@ -21,6 +21,7 @@ CudaGraphMode = Literal["none", "piecewise", "full", "full_decode_only", "full_a
 
 #: Families of kernels for experts and for attention.
 MoeBackend = Literal["triton", "marlin", "cutlass", "deepgemm", "flashinfer", "trtllm"]
+GemmBackend = Literal["triton", "cutlass", "deepgemm", "flashinfer"]
 AttentionBackend = Literal["fa2", "fa3", "fa4", "flashinfer", "trtllm", "triton", "cudnn", "sdpa", "sage"]
 
 #: Keys that belong to the whole deployment and cannot be set for one pool.
@@ -213,6 +214,7 @@ class Deployment(StrictYamlBlock):
     cudagraph_mode: CudaGraphMode | None = None  # which steps run in CUDA graphs; null: the engine's default
     cudagraph_capture_sizes: list[PositiveInt] | None = None  # tokens of the captured batches; null: the engine's
     max_cudagraph_capture_size: PositiveInt | None = None  # the largest captured batch; null: the engine's default
+    gemm_backend: GemmBackend | None = None  # kernels of dense products in block-scaled FP8; null: the engine's choice
     moe_backend: MoeBackend | None = None  # kernels of experts; null: the engine's choice
     attention_backend: AttentionBackend | None = None  # kernels of attention; null: the engine's choice
     sampling: Literal["random", "top_p", "greedy"] = "random"  # sampling in requests; random: temperature only

@@ -26,14 +26,18 @@ def engine_file_names() -> list[str]:
 def read_engine_file(name: str) -> dict[str, Any]:
     """Return the keys of an engine file, with those of the file that its key `base` names where it has none.
 
-    An engine that is known by name but not simulated has only the keys `name`, `supported: false` and `why`.
+    The rules under `further_model_defaults` follow those of the base. An engine that is known by name but not simulated
+    has only the keys `name`, `supported: false` and `why`.
 
     Raises:
         InputError: The file is not valid YAML.
     """
     data = read_yaml(FOLDER / f"{name}.yaml")
     base = data.pop("base", None)
-    return data if base is None else read_engine_file(str(base)) | data
+    merged = data if base is None else read_engine_file(str(base)) | data
+    if further := merged.pop("further_model_defaults", None):
+        merged["model_defaults"] = [*merged.get("model_defaults", []), *further]
+    return merged
 
 
 def engine_profile(keys: dict[str, Any]) -> EngineProfile:

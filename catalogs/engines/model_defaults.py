@@ -69,6 +69,7 @@ class ModelDefaults:
         receiving: How often new requests are received; None: unchanged.
         launches_experts_at_once: Whether one operator launches the routing and all kernels of the routed experts;
             None: unchanged.
+        flashinfer_products: Whether FlashInfer's kernel computes dense products in block-scaled FP8; None: unchanged.
     """
 
     __pydantic_config__ = _STRICT
@@ -81,6 +82,7 @@ class ModelDefaults:
     kv_dtype: str | None = None
     receiving: ReceiveIntervals | None = None
     launches_experts_at_once: bool | None = None
+    flashinfer_products: bool | None = None
 
     def holds(self, architecture: str, device: Device) -> bool:
         """Return whether the rule applies to a model of this architecture on this accelerator."""

@@ -225,6 +225,9 @@ class EngineProfile:
     modelopt_checkpoints: bool = False  # fp8 weights of a 16-bit model are NVIDIA's: one scale a tensor, fp8 KV cache
     mxfp8_activations: bool = False  # MXFP4 experts take 8-bit inputs where the device multiplies 4-bit operands
     marlin_experts: bool = False  # Marlin's kernels unpack 4-bit experts to 16 bit, as moe_backend can ask for
+    #: FlashInfer's kernel of fixed tiles computes dense products in block-scaled FP8 on Blackwell, as gemm_backend can
+    #: ask for.
+    flashinfer_products: bool = False
     shared_experts_beside_tokens: NonNegativeInt = 0  # up to this size, shared experts overlap the routed ones
     #: What happens to block scales where a rank's share of the weights ends inside a block (scale_blocks.py).
     cut_scale_blocks: Literal["refused", "refined", "padded"] = "padded"
@@ -338,6 +341,7 @@ class EngineProfile:
                     "default_kv_dtype": rule.kv_dtype,
                     "receiving": rule.receiving,
                     "launches_experts_at_once": rule.launches_experts_at_once,
+                    "flashinfer_products": rule.flashinfer_products,
                 }
                 found |= {name: value for name, value in stated.items() if value is not None}
         return replace(self, **found) if found else self

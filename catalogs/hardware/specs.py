@@ -51,6 +51,11 @@ class Accelerator:
         return self.memory_bandwidth_bytes_per_s >= _HBM_RATE
 
     @property
+    def is_data_center_blackwell(self) -> bool:
+        """Return whether it is Blackwell with HBM (sm_100, sm_103), for which FlashInfer has TensorRT-LLM's kernels."""
+        return self.architecture == "blackwell" and self.has_hbm
+
+    @property
     def is_slice(self) -> bool:
         """Return whether this is a MIG instance, which has its own memory and cores but no peer-to-peer link."""
         return ":" in self.name

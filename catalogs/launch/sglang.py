@@ -66,6 +66,8 @@ def sglang_arguments(resolved: ResolvedDeployment) -> Arguments:
             f"--scheduler-recv-interval is set for fewer than {receiving.busy_requests} requests in a replica; "
             f"for more, the plan assumes {receiving.busy_steps}"
         )
+    if r.engine.flashinfer_products and r.settings.gemm_backend is None:
+        found.append((flags["gemm_backend"], table.name_of("gemm_backend", "flashinfer")))
     found += _media(r)
     if r.role in ("prefill", "decode"):  # NIXL uses NVLink inside a node; the default, Mooncake, needs network cards
         found += [("--disaggregation-mode", r.role), ("--disaggregation-transfer-backend", "nixl")]
@@ -109,7 +111,7 @@ def _settings(settings: EngineSettings, table: FlagTable) -> list[tuple[str, str
         raise InputError("SGLang has no flag for this cudagraph_mode", settings.cudagraph_mode, "none")
     if settings.max_cudagraph_capture_size is not None:
         found.append((flags["max_cudagraph_capture_size"], str(settings.max_cudagraph_capture_size)))
-    for key in ("moe_backend", "attention_backend"):
+    for key in ("gemm_backend", "moe_backend", "attention_backend"):
         value = getattr(settings, key)
         if value is not None:
             found.append((flags[key], table.name_of(key, value)))

@@ -19,7 +19,7 @@ from simulator.layers.shard import Shard
 CLASSES: Final = ("gemm", "attention_prefill", "attention_decode", "moe", "collective", "elementwise")
 
 #: Types of matrix products that quantise their 16-bit input in a separate kernel.
-QUANTISED: Final = frozenset({"fp8", "fp8_block", "fp4", "int8", "mxfp4_mxfp8"})
+QUANTISED: Final = frozenset({"fp8", "fp8_block", "fp8_block_flashinfer", "fp4", "int8", "mxfp4_mxfp8"})
 
 #: Bytes that each kernel of a gated norm in PyTorch moves for a value, in 16 and 32 bits: the gate to 32 bits, its
 #: SiLU, the product with the values, the square, the mean of a group, the product with the root, the result to 16 bits,

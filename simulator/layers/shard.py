@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from calibration.families.fixed_tiles import FLASHINFER, TABLED
 from calibration.operators.operators import Gemm, Matmul, Num
 from catalogs.deployments.engine_settings import padded_expert_rows
 from catalogs.deployments.layout import ALLGATHER_REDUCESCATTER, Layout
@@ -24,6 +25,7 @@ class Shard:
     sampling: str = "random"  # or "top_p", "greedy"
     mxfp8_activations: bool = False  # whether MXFP4 weights are multiplied with 8-bit activations; otherwise 16 bit
     marlin_experts: bool = False  # whether Marlin's kernels compute MXFP4 experts
+    flashinfer_products: bool = False  # whether FlashInfer's kernel computes dense block-scaled FP8 products
     shared_overlap_tokens: int = 0  # up to this many tokens, shared experts run in parallel with the routed ones
     sorts_logits: bool = False  # whether the engine samples top_p from sorted logits
     queries: int = 1  # tokens that each decode brings into a step
@@ -51,6 +53,7 @@ class Shard:
             resolved.sampling,
             engine.mxfp8_activations and "fp4" in unit.peak_flops,
             engine.marlin_experts,
+            engine.flashinfer_products and unit.is_data_center_blackwell,
             engine.shared_experts_beside_tokens,
             resolved.sampling == "top_p" and engine.top_p_by_sort,
             resolved.queries,
@@ -162,7 +165,8 @@ class Shard:
     def dtype(self, part: Part) -> str:
         """Return the data type of a part's matrix products, as the operator vocabulary names it.
 
-        Experts in MXFP4 that Marlin's kernels compute are a type of their own, with its own rows in the tables.
+        Experts in MXFP4 that Marlin's kernels compute are a type of their own, with its own rows in the tables, and so
+        are dense block-scaled FP8 products in FlashInfer's kernel.
         """
         if part == "experts" and self.unpacks_mxfp4:
             return "mxfp4_marlin"
@@ -170,7 +174,9 @@ class Shard:
         name = stored.part_dtype(part).replace("fp16", "bf16")  # equally fast, and the type that the tables hold
         if stored.has_mxfp4(part):
             return "mxfp4_mxfp8" if self.mxfp8_activations else "mxfp4"
-        return "fp8_block" if stored.has_scale_blocks(part) else name
+        if stored.has_scale_blocks(part):
+            return FLASHINFER if self.flashinfer_products and part != "experts" else TABLED
+        return name
 
     def product(self, m: Num, n: int, k: int, dtype: str) -> Gemm | Matmul:
         """Return the product of `m` tokens with n x k weights, as the engine runs it."""

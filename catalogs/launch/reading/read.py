@@ -14,6 +14,7 @@ from catalogs.deployments.layout import Layout
 from catalogs.deployments.resolve import CatalogLookup, resolve_pools
 from catalogs.deployments.schema import Deployment, deployment_of_keys
 from catalogs.engines.flags import flag_table
+from catalogs.engines.profile import EngineProfile
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
@@ -344,10 +345,15 @@ def _completed(
 ) -> dict[str, Any]:
     """Return the keys with what depends on the hardware and on the sizes of the model."""
     hardware = parse_hardware(written.hardware)
-    if keys["engine"] == "sglang" and not _has_receive_interval(servers) and _receives(written, hardware):
+    receives = _profile(written, hardware).receiving is not None
+    if keys["engine"] == "sglang" and not _has_receive_interval(servers) and receives:
         keys["engine"] = "sglang-bare"
         text = "engine: sglang-bare, which receives requests before every step; the published recipes set an interval"
         notes.append(Note("assumed", "--scheduler-recv-interval", text))
+    if "gemm_backend" not in keys and _profile(written, hardware).flashinfer_products:
+        keys["gemm_backend"] = "deepgemm"
+        text = "gemm_backend: deepgemm, SGLang's choice; the published recipes set another"
+        notes.append(Note("assumed", "--fp8-gemm-backend", text))
     longest = load_model(written.model).longest_sequence_tokens
     if (written.max_model_len or 0) > longest:
         allowed = any(
@@ -367,9 +373,9 @@ def _has_receive_interval(servers: Sequence[_Server]) -> bool:
     return any(w == "--scheduler-recv-interval" and b != "1" for w, b in pairwise(words))
 
 
-def _receives(written: Deployment, hardware: Hardware) -> bool:
-    """Return whether the profile of SGLang has the receive interval of the published recipes here."""
-    return CatalogLookup.on(hardware, written.model, written.engine).engine.receiving is not None
+def _profile(written: Deployment, hardware: Hardware) -> EngineProfile:
+    """Return the profile of the engine with its defaults for the model on the hardware."""
+    return CatalogLookup.on(hardware, written.model, written.engine).engine
 
 
 def parse_variables(texts: Sequence[str]) -> dict[str, str]:

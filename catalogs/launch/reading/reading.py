@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, get_args
 
 from catalogs.deployments.layout import ALLGATHER_REDUCESCATTER, All2All
-from catalogs.deployments.schema import AttentionBackend, MoeBackend
+from catalogs.deployments.schema import AttentionBackend, GemmBackend, MoeBackend
 from catalogs.engines.flags import FlagRow, FlagTable
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.input_files import is_file, read_text, user_path
@@ -26,6 +26,7 @@ OTHER_EXCHANGE: Final = "the exchange of tokens is simulated as an all-gather an
 
 #: Keys of which engines have more values than deployment.yaml, with its values and the note on others.
 _CHOICES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
+    "gemm_backend": (get_args(GemmBackend), OTHER_KERNELS),
     "moe_backend": (get_args(MoeBackend), OTHER_KERNELS),
     "attention_backend": (get_args(AttentionBackend), OTHER_KERNELS),
     "all2all_backend": (get_args(All2All), OTHER_EXCHANGE),

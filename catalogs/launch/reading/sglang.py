@@ -23,6 +23,11 @@ _METHODS: Final = {
 }
 
 
+#: Variables that ask for FlashInfer's block-scaled FP8 products, and the values that do (environ.py, EnvBool).
+_FLASHINFER_PRODUCTS: Final = ("SGLANG_ENABLE_FLASHINFER_GEMM", "SGLANG_ENABLE_FLASHINFER_FP8_GEMM")
+_TRUE: Final = ("true", "1", "yes", "y")
+
+
 def read_sglang(line: LaunchLine) -> Reading:
     """Return the reading of a command of SGLang.
 
@@ -184,6 +189,9 @@ def _rest(reading: Reading) -> None:
     interval = special.get("--scheduler-recv-interval")
     if interval is not None and interval.integer() > 1:
         reading.note("read", interval.text, "the interval of the published recipes, where memory is 160 GiB and more")
+    for name in _FLASHINFER_PRODUCTS:
+        if reading.line.environment.get(name, "").lower() in _TRUE and "gemm_backend" not in keys:
+            reading.state_by_variable("gemm_backend", "flashinfer", name)
     for name in ("--nnodes", "--node-rank"):
         if name in special:
             text = "the sizes of the layout count for all nodes together; one of their commands is enough"

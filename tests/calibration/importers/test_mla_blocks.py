@@ -1,4 +1,4 @@
-"""MLA blocks that were timed with chains of norms: a small world by hand, and the public tables of several engines."""
+"""MLA blocks timed with chains of norms or composed of parts: worlds by hand, and public tables of several engines."""
 
 from __future__ import annotations
 
@@ -8,8 +8,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from calibration.families.fixed_tiles import FLASHINFER, TABLED, layer_s
+from calibration.families.mla import REFERENCE_SHAPE
 from calibration.importers.aiconfigurator import SYSTEM_OF, read_family
-from calibration.importers.mla_blocks import TABLE_OF, TIMED_TWICE, as_fused, surplus, timed_fused
+from calibration.importers.mla_blocks import (
+    TABLE_OF,
+    TIMED_TWICE,
+    as_fused,
+    decode_blocks,
+    flashinfer_prompts,
+    surplus,
+    timed_fused,
+)
+from calibration.operators.operators import Gemm
+from catalogs.hardware.catalog import parse_hardware
 
 BLOCK = [*("stage", "dtype", "kv_dtype", "n_heads", "sequences", "tokens", "context_tokens")]
 FUSED = "tables:\n  {}:\n    norm_dispatch: vllm_c_eager_surrogate\n"
@@ -110,3 +122,50 @@ def test_without_the_surplus_blocks_of_two_engines_take_equally_long(public_data
     assert len(both) > 100
     assert float((both.seconds / both.seconds_trt).median()) > 1.3
     assert 0.85 < float((both.fused / both.seconds_trt).median()) < 1.05
+
+
+HEADS = 16
+PRODUCT_S = 10e-6  # of every product in the table
+
+
+def projections(tokens: float, expands: bool) -> list[Gemm]:
+    """The products of a block of 16 heads, by hand: DeepSeek-V3 on one of eight ranks."""
+    shapes = [(1536 + 512 + 64, 7168), (HEADS * 192, 1536), (7168, HEADS * 128), (HEADS * 256, 512)]
+    return [Gemm(tokens, n, k, FLASHINFER) for n, k in shapes[: 4 if expands else 3]]
+
+
+@pytest.fixture
+def products() -> pd.DataFrame:
+    sizes = (256.0, 512.0, 1536.0, 2048.0, 7168.0)
+    m, n, k = (a.ravel() for a in np.meshgrid((1.0, 64.0), sizes, sizes))
+    return pd.DataFrame({"dtype": TABLED, "m": m, "n": n, "k": k, "seconds": PRODUCT_S, "source": "by hand"})
+
+
+def test_decode_blocks_with_flashinfer_have_its_products_in_place_of_those_of_the_table(products: pd.DataFrame) -> None:
+    attention = pd.DataFrame(
+        {"num_heads": HEADS, "batch_size": [1, 64], "step": 100, "kv_cache_dtype": "fp8", "seconds": 30e-6,
+         "source": "by hand", "kernel_source": "attention"}
+    )  # fmt: skip
+    absorbed = pd.DataFrame(
+        {"op_name": ["mla_gen_pre"] * 2 + ["mla_gen_post"] * 2, "num_heads": HEADS, "num_tokens": [1, 64] * 2,
+         "seconds": 3e-6}
+    )  # fmt: skip
+    b200 = parse_hardware("b200").accelerator
+    rows = decode_blocks(attention, absorbed, products, b200)
+    own, table = (rows[rows.dtype == d].sort_values("sequences") for d in (FLASHINFER, TABLED))
+    for flashinfer_s, table_s, batch in zip(own.seconds, table.seconds, own.sequences, strict=True):
+        law_s = sum(float(layer_s(op, b200)) for op in projections(batch, expands=False))
+        assert flashinfer_s - table_s == pytest.approx(law_s - 3 * PRODUCT_S, rel=0.02)
+    assert FLASHINFER not in set(decode_blocks(attention, absorbed, products, parse_hardware("h200").accelerator).dtype)
+
+
+def test_prompts_with_flashinfer_lose_their_own_products_and_gain_four(products: pd.DataFrame) -> None:
+    b200 = parse_hardware("b200").accelerator
+    blocks = pd.DataFrame(
+        {"stage": ["prefill", "prefill", "decode"], "dtype": [TABLED, "bf16", TABLED], "kv_dtype": "fp8",
+         "n_heads": HEADS, "sequences": 1.0, "tokens": 64.0, "seconds": 200e-6, **REFERENCE_SHAPE}
+    )  # fmt: skip
+    (row,) = flashinfer_prompts(blocks, products, b200).itertuples()
+    law_s = sum(float(layer_s(op, b200)) for op in projections(64.0, expands=True))
+    assert (row.stage, row.dtype) == ("prefill", FLASHINFER)
+    assert row.seconds == pytest.approx(200e-6 - 4 * PRODUCT_S + law_s, rel=0.02)

@@ -8,6 +8,7 @@ import pytest
 
 from catalogs.deployments.engine_settings import DEFAULTS, KEYS
 from catalogs.deployments.resolve import resolve
+from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import validate_as
@@ -109,6 +110,37 @@ def test_kernels_that_decide_on_padded_rows_are_priced(kernels: str) -> None:
     assert not is_priced(engine="vllm")
     assert not is_priced(weight_dtype="bf16")
     assert not is_priced(hardware="rtxpro6000x8")
+
+
+R1_ON_B200 = {"model": "deepseek-r1", "hardware": "b200x8", "tensor_parallel": 8, "weight_dtype": "fp8"}
+
+
+def r1_on_b200(**changes: object) -> ResolvedDeployment:
+    return resolve(Deployment.model_validate(R1_ON_B200 | changes))
+
+
+def test_flashinfer_products_are_a_choice_of_sglang() -> None:
+    """The recipes of SGLang up to 0.5.9 make it on B200; the engine itself and later versions do not."""
+    assert not r1_on_b200(engine="sglang").engine.flashinfer_products
+    assert r1_on_b200(engine="sglang", gemm_backend="flashinfer").engine.flashinfer_products
+    assert r1_on_b200(engine="sglang-0.5").engine.flashinfer_products
+    assert not r1_on_b200(engine="sglang-0.5", gemm_backend="deepgemm").engine.flashinfer_products
+    assert not r1_on_b200(engine="sglang-0.5", hardware="h200x8").engine.flashinfer_products
+    with pytest.raises(InputError, match="gemm_backend is a setting of sglang"):
+        r1_on_b200(engine="vllm", gemm_backend="flashinfer")
+    with pytest.raises(InputError, match="need Blackwell with HBM, not h200: gemm_backend") as wrong:
+        r1_on_b200(engine="sglang", hardware="h200x8", gemm_backend="flashinfer")
+    assert wrong.value.nearest == "deepgemm"
+
+
+def test_products_are_priced_in_the_kernels_of_flashinfer_and_deepgemm() -> None:
+    def is_priced(**changes: object) -> bool:
+        return not [n for n in r1_on_b200(engine="sglang", **changes).notices if n.startswith("recorded, not priced")]
+
+    assert is_priced(gemm_backend="flashinfer")
+    assert is_priced(gemm_backend="deepgemm")
+    assert not is_priced(gemm_backend="triton")
+    assert not is_priced(gemm_backend="flashinfer", model="llama3.1-70b")
 
 
 def test_a_wrong_name_of_kernels_names_the_nearest() -> None:

@@ -213,3 +213,12 @@ def test_vllm_normalises_mamba_in_a_chain_of_kernels(engine: str, model: str, ke
     moved = sum(c.op.bytes_per_token for c in calls if isinstance(c.op, Elementwise))
     of_groups = 2 * 8 * mixer.n_key_heads if kernels > 1 else 0
     assert moved == value_bytes * mixer.value_size + of_groups
+
+
+def test_flashinfer_computes_dense_products_and_no_experts() -> None:
+    written = {"model": "deepseek-r1", "hardware": "b200x8", "tensor_parallel": 8, "weight_dtype": "fp8"}
+    chosen = written | {"engine": "sglang", "gemm_backend": "flashinfer"}
+    own = Shard.of(resolve(Deployment.model_validate(chosen)))
+    assert {own.dtype("attention"), own.dtype("mlp"), own.dtype("shared_experts")} == {"fp8_block_flashinfer"}
+    assert own.dtype("experts") == "fp8_block"
+    assert Shard.of(resolve(Deployment.model_validate(written | {"engine": "sglang"}))).dtype("mlp") == "fp8_block"

@@ -57,6 +57,16 @@ LINES: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"data_parallel": 8, "expert_parallel": True, "all2all_backend": "deepep_high_throughput",
          "redundant_experts": 32},
     ),
+    "products-sglang": (
+        f"python -m sglang.launch_server --model-path {R1} --tp 8 --fp8-gemm-backend flashinfer_trtllm",
+        "b200x8",
+        {"gemm_backend": "flashinfer"},
+    ),
+    "products-variable-sglang": (
+        f"SGLANG_ENABLE_FLASHINFER_GEMM=true python -m sglang.launch_server --model-path {R1} --tp 8",
+        "b200x8",
+        {"gemm_backend": "flashinfer"},
+    ),
     "copies-sglang": (
         f"python -m sglang.launch_server --model-path {R1} --tp 8 --dp 8 --enable-dp-attention "
         "--moe-a2a-backend deepep --enable-eplb --ep-num-redundant-experts 16",
@@ -228,6 +238,7 @@ def test_a_launch_that_the_engine_refuses_is_a_trap() -> None:
         ("vllm serve", "--all2all-backend pplx", "all2all_backend"),
         ("sglang serve", "--moe-runner-backend aiter", "moe_backend"),
         ("sglang serve", "--attention-backend aiter", "attention_backend"),
+        ("sglang serve", "--fp8-gemm-backend aiter", "gemm_backend"),
         ("sglang serve", "--moe-a2a-backend mooncake", "all2all_backend"),
     ],
 )

@@ -104,6 +104,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "queue": block(order=st.sampled_from(["fcfs", "prefix"])),
         "cudagraph_mode": st.sampled_from([None, None, "none"]),
         "cudagraph_capture_sizes": st.none() | st.sampled_from([[1, 2, 4], [8, 16, 512]]),
+        "gemm_backend": st.none() | st.sampled_from(["triton", "cutlass", "deepgemm"]),
         "attention_backend": st.none() | st.sampled_from(["fa3", "fa4", "flashinfer", "trtllm", "triton", "sdpa"]),
         "multimodal": block(encoder_parallel=st.sampled_from(["weights", "data"])),
         **GRAPHS,
