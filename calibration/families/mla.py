@@ -84,6 +84,8 @@ class MlaModel:
             with_context = np.where(extra_s > 0.1 * seconds, ROOFLINE, np.maximum(origin, INTERPOLATED))
             origin = np.where(extra_s > 0.0, with_context, origin)
             seconds = seconds + extra_s
+        if op.dtype == FLASHINFER:  # its rows are composed with a law of the products
+            origin = np.maximum(origin, INTERPOLATED)
         return self._scaled(op, measured, accelerator, seconds, origin)
 
     def _grid(self, op: MlaModule) -> tuple[MlaGrid, MlaModule] | None:

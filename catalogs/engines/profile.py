@@ -71,6 +71,9 @@ class HostTimes:
     kernel_launch_s: Annotated[NonNegativeFloat, Field(alias="kernel_launch_us"), times(_MICRO)] = 0.0
     #: The same in models with latent attention, whose layers launch more than is counted; 0: as in all models.
     latent_launch_s: Annotated[NonNegativeFloat, Field(alias="latent_launch_us"), times(_MICRO)] = 0.0
+    #: Per layer of experts in MXFP4 outside CUDA graphs, on GPUs that do not multiply 4-bit operands: Triton's Python
+    #: code, beyond the launches of its kernels.
+    triton_experts_s: Annotated[NonNegativeFloat, Field(alias="triton_experts_us"), times(_MICRO)] = 0.0
     #: Per layer of a step in piecewise CUDA graphs, beyond its time in a whole one: the device waits for the attention,
     #: which is launched between two graphs.
     piece_s: Annotated[NonNegativeFloat, Field(alias="piece_us"), times(_MICRO)] = 0.0
@@ -354,6 +357,10 @@ class EngineProfile:
             device: The accelerator of the nodes.
         """
         return self.host.launch_s(latent) * self.launch_factors.get(device.architecture, 1.0)
+
+    def triton_experts_s(self, device: Device) -> float:
+        """Return the host seconds of Triton's experts in a layer, beyond their launches, on nodes with a device."""
+        return self.host.triton_experts_s * self.launch_factors.get(device.architecture, 1.0)
 
     def runs_on_device(self, kind: str, maker: str) -> bool:
         """Return whether the engine runs on a CPU, or on the cards of a maker."""

@@ -128,8 +128,9 @@ class StepTables:
         unit = resolved.hardware.accelerator
         launch_s = resolved.engine.launch_s(latent, unit) if unit.kind == "gpu" else 0.0
         launches, decode_launches = (lines.launches, lines.decode_launches) if launch_s else (0, 0)
+        experts_s = resolved.engine.triton_experts_s(unit) * lines.triton_layers if launch_s else 0.0
         prompts = graph_limit(resolved) if resolved.engine.graphs_with_prefill else 0
-        lines = replace(lines, prompt_clock=prompt_clock(lines, pricer, prompts, top, launch_s * launches))
+        lines = replace(lines, prompt_clock=prompt_clock(lines, pricer, prompts, top, launch_s * launches + experts_s))
         return cls(
             resolved,
             pricer,
@@ -140,8 +141,8 @@ class StepTables:
             *_both_decode_tables(lines, pricer, resolved),
             _prefill_table(lines, pricer, resolved),
             _padding(sizes, top),
-            launch_s * launches,
-            launch_s * decode_launches,
+            launch_s * launches + experts_s,
+            launch_s * decode_launches + experts_s,
             resolved.engine.host.piece_s * lines.mixers if resolved.engine.graphs_in_pieces else 0.0,
             towers=TowerTables.build_all(resolved, source, pricer),
         )

@@ -126,6 +126,13 @@ class StepCalls:
         return sum(group.count for group in self.shard.model.groups if group.mixer is not None)
 
     @property
+    def triton_layers(self) -> int:
+        """Return the layers whose experts Triton's kernels unpack from MXFP4 to 16 bit."""
+        if self.shard.dtype("experts") != "mxfp4":
+            return 0
+        return sum(g.count for g in self.shard.model.groups if g.ffn is not None and g.ffn.routed)
+
+    @property
     def decode_launches(self) -> int:
         """Return the kernels of one eager step without prefill on one rank."""
         return step_launches(self.shard, encodes=False) if self.shard.model.encoder_groups else self.launches

@@ -175,13 +175,16 @@ def test_sglang_keeps_ten_gib_free_on_large_cards() -> None:
     )
 
 
+TRTLLM_TERMS = ("api_token_s", "latent_launch_s", "triton_experts_s", "piece_s")
+
+
 @pytest.mark.parametrize("name", ["sglang", "trtllm"])
 def test_engines_without_measurements_say_so_and_use_those_of_vllm(name: str) -> None:
     from catalogs.deployments.resolve import resolve
     from catalogs.deployments.schema import Deployment
 
     engine, vllm = load_engine(name), load_engine("vllm")
-    own = {"sglang": ("kernel_launch_s", "piece_s"), "trtllm": ("api_token_s", "latent_launch_s", "piece_s")}[name]
+    own = {"sglang": ("kernel_launch_s", "piece_s"), "trtllm": TRTLLM_TERMS}[name]
     assert replace(engine.host, **{term: getattr(vllm.host, term) for term in (*own, "source")}) == vllm.host
     deployment = Deployment(model="llama3.1-8b", hardware="h100", engine=name)
     (notice,) = resolve(deployment).notices

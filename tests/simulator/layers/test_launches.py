@@ -47,6 +47,23 @@ def test_a_launch_time_of_latent_attention_replaces_the_general_one_there_only()
     assert cycle_s("llama3.1-70b", latent_launch_s=2.0) == pytest.approx(1.0, rel=1e-3)
 
 
+def test_python_code_of_triton_experts_takes_the_host_a_time_for_each_layer() -> None:
+    """gpt-oss-120b has 36 layers of experts in MXFP4, which a B200 multiplies in 4 bits in other kernels."""
+
+    def added_s(model: str, hardware: str) -> float:
+        resolved = made("trtllm", model=model, hardware=hardware, tensor_parallel=8)
+        host = replace(resolved.engine.host, triton_experts_s=0.0)
+        without = replace(resolved, engine=replace(resolved.engine, host=host))
+        return cost(resolved).tables.launch_s - cost(without).tables.launch_s
+
+    engine = load_engine("trtllm")
+    layer_s = engine.host.triton_experts_s * engine.launch_factors["hopper"]
+    assert layer_s > 0.0
+    assert added_s("gpt-oss-120b", "h200x8") == pytest.approx(36 * layer_s)
+    assert added_s("gpt-oss-120b", "b200x8") == 0.0
+    assert added_s("qwen3-235b-a22b", "h200x8") == 0.0
+
+
 @pytest.mark.parametrize("model", ["deepseek-v3", "llama3.1-70b"])
 def test_hosts_of_hopper_nodes_launch_slower_with_tensorrt_llm(model: str) -> None:
     def each_s(hardware: str, engine: str) -> float:
