@@ -31,9 +31,6 @@ _DENSE: Final[tuple[Part, ...]] = tuple(part for part in PARTS if part != "exper
 #: Kernels of experts with rows of their own in the operator tables, where they are not the engine's choice.
 _PRICED_EXPERTS: Final = "marlin"
 
-#: Multiples of this are captured beyond an engine's own sizes (config/vllm.py, _set_cudagraph_sizes).
-_FURTHER_SIZES: Final = 16
-
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
@@ -150,16 +147,12 @@ class EngineSettings:
         if self.cudagraph_mode is not None:
             found["graphs_with_prefill"] = self.cudagraph_mode != "full_decode_only"
             found["graphs_in_pieces"] = self.cudagraph_mode == "piecewise"
-        sizes = self.cudagraph_capture_sizes or engine.graph_capture_sizes
-        most = self.max_cudagraph_capture_size
-        if most is not None:
-            last = max(sizes, default=0)
-            further = range(last - last % _FURTHER_SIZES + _FURTHER_SIZES, most + 1, _FURTHER_SIZES)
-            sizes = tuple(size for size in sizes if size <= most)
-            sizes += () if self.cudagraph_capture_sizes else tuple(further)
-        if sizes != engine.graph_capture_sizes:
-            found |= {"graph_capture_sizes": sizes, "max_graph_tokens": max(sizes, default=0)}
-        return found
+        if self.cudagraph_capture_sizes:
+            most = self.max_cudagraph_capture_size or max(self.cudagraph_capture_sizes)
+            sizes = tuple(size for size in self.cudagraph_capture_sizes if size <= most)
+            stated = {"graph_capture_sizes": sizes, "max_graph_tokens": max(sizes, default=0)}
+            return found | stated | {"graphs_follow_seats": False}
+        return found | engine.graphs_up_to(self.max_cudagraph_capture_size)
 
 
 #: The keys of deployment.yaml that are settings.

@@ -61,7 +61,7 @@ class ModelDefaults:
 
     Attributes:
         architectures: Architectures of the models, as in config.json.
-        accelerators: Architectures of the accelerators ("hopper").
+        accelerators: Architectures of the accelerators ("hopper"); (): all of them.
         except_accelerators: Names of accelerators to which the rule does not apply.
         min_memory_bytes: The least memory of an accelerator (engine files: `min_memory_gib`).
         fuses_norms: Whether the all-reduce kernel also adds the residual and normalises; None: unchanged.
@@ -69,22 +69,25 @@ class ModelDefaults:
         receiving: How often new requests are received; None: unchanged.
         launches_experts_at_once: Whether one operator launches the routing and all kernels of the routed experts;
             None: unchanged.
+        max_cudagraph_capture_size: The largest captured batch, in tokens; None: unchanged.
         flashinfer_products: Whether FlashInfer's kernel computes dense products in block-scaled FP8; None: unchanged.
     """
 
     __pydantic_config__ = _STRICT
 
     architectures: tuple[str, ...]
-    accelerators: tuple[str, ...]
+    accelerators: tuple[str, ...] = ()
     except_accelerators: tuple[str, ...] = ()
     min_memory_bytes: Annotated[NonNegativeFloat, Field(alias="min_memory_gib"), times(GIB)] = 0.0
     fuses_norms: bool | None = None
     kv_dtype: str | None = None
     receiving: ReceiveIntervals | None = None
     launches_experts_at_once: bool | None = None
+    max_cudagraph_capture_size: PositiveInt | None = None
     flashinfer_products: bool | None = None
 
     def holds(self, architecture: str, device: Device) -> bool:
         """Return whether the rule applies to a model of this architecture on this accelerator."""
-        known = architecture in self.architectures and device.architecture in self.accelerators
+        known = architecture in self.architectures
+        known = known and (not self.accelerators or device.architecture in self.accelerators)
         return known and device.name not in self.except_accelerators and device.memory_bytes >= self.min_memory_bytes

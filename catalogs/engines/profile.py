@@ -166,6 +166,10 @@ Order = Literal["fcfs", "priority", "deadline", "prefix"]
 _AHEAD: Final = BeforeValidator({"ahead": True, "in turn": False}.get)
 
 
+#: Multiples of this are captured beyond an engine's own sizes (vllm/config, _set_cudagraph_sizes).
+_FURTHER_SIZES: Final = 16
+
+
 @validate_call
 def capture_sizes(
     first: list[int], step: PositiveInt, to: PositiveInt, then_step: PositiveInt, most: PositiveInt
@@ -204,6 +208,9 @@ class EngineProfile:
     limits: Annotated[tuple[DefaultLimits, ...], Field(alias="default_limits")]
     kv_dtypes: tuple[str, ...]
     source: str
+    #: Graphs end at twice the tokens of max_num_seqs decodes. False: a launch or the engine's configuration of a model
+    #: states the largest size (vLLM, _set_cudagraph_sizes).
+    graphs_follow_seats: bool = True
     #: Steps with prefill run in graphs too, up to max_graph_tokens (piecewise capture).
     graphs_with_prefill: bool = False
     #: Decodes run in piecewise CUDA graphs too, instead of whole ones (cudagraph_mode, or the model's attention).
@@ -347,7 +354,20 @@ class EngineProfile:
                     "flashinfer_products": rule.flashinfer_products,
                 }
                 found |= {name: value for name, value in stated.items() if value is not None}
+                found |= self.graphs_up_to(rule.max_cudagraph_capture_size)
         return replace(self, **found) if found else self
+
+    def graphs_up_to(self, most: int | None) -> dict[str, Any]:
+        """Return the fields that change where graphs are captured up to `most` tokens, however many seats there are.
+
+        Sizes beyond the engine's own are multiples of 16. There is nothing to change with None or without graphs.
+        """
+        if most is None or not self.graph_capture_sizes:
+            return {}
+        last = self.graph_capture_sizes[-1]
+        further = range(last - last % _FURTHER_SIZES + _FURTHER_SIZES, most + 1, _FURTHER_SIZES)
+        sizes = (*(size for size in self.graph_capture_sizes if size <= most), *further)
+        return {"graph_capture_sizes": sizes, "max_graph_tokens": max(sizes, default=0), "graphs_follow_seats": False}
 
     def launch_s(self, latent: bool, device: Device) -> float:
         """Return the host seconds per kernel outside CUDA graphs on nodes with a device.

@@ -282,10 +282,13 @@ def _attention_terms(batches: BatchRows, counts: RankCountArrays) -> list[Term]:
 def graph_limit(resolved: ResolvedDeployment) -> int:
     """Return the most tokens that a captured CUDA graph serves.
 
-    This is the limit of the engine, but no more than twice the tokens of max_num_seqs decodes (vLLM V1).
+    This is the limit of the engine, but no more than twice the tokens of max_num_seqs decodes where these decide (vLLM
+    V1).
     """
     if not resolved.engine.graph_capture_sizes:
         return 0
+    if not resolved.engine.graphs_follow_seats:
+        return min(resolved.engine.max_graph_tokens, resolved.limits.max_num_batched_tokens)
     return min(resolved.engine.max_graph_tokens, 2 * resolved.limits.max_num_seqs * resolved.queries)
 
 

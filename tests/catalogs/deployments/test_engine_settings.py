@@ -70,7 +70,7 @@ def test_the_start_command_has_the_flags_of_the_settings() -> None:
 
 
 def test_cuda_graphs_follow_the_settings() -> None:
-    plain = engine_of().engine
+    plain = engine_of(model="qwen3-30b-a3b").engine
     eager = engine_of(enforce_eager=True).engine
     assert (eager.graph_capture_sizes, eager.max_graph_tokens, eager.fuses_quantisation) == ((), 0, False)
     without = engine_of(cudagraph_mode="none").engine
@@ -83,6 +83,17 @@ def test_cuda_graphs_follow_the_settings() -> None:
     more = engine_of(max_cudagraph_capture_size=1024).engine
     assert more.graph_capture_sizes[:-1][-1] == 1008
     assert more.max_graph_tokens == 1024
+    assert plain.graphs_follow_seats
+    assert not (own.graphs_follow_seats or few.graphs_follow_seats or more.graphs_follow_seats)
+
+
+def test_vllm_states_the_largest_graph_of_gpt_oss_itself() -> None:
+    """Sizes are multiples of 16 beyond 512, and none depends on the seats; a flag decides otherwise."""
+    own = engine_of(max_num_seqs=4).engine
+    assert (own.max_graph_tokens, len(own.graph_capture_sizes), own.graphs_follow_seats) == (1024, 83, False)
+    assert engine_of(max_cudagraph_capture_size=512).engine.max_graph_tokens == 512
+    assert engine_of(engine="vllm-v0", hardware="h100x2").engine.max_graph_tokens == 256
+    assert engine_of(enforce_eager=True).engine.graph_capture_sizes == ()
 
 
 def test_marlin_experts_are_priced() -> None:

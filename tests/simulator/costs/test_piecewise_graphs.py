@@ -6,11 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from catalogs.deployments.resolve import resolve
 from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.deployments.schema import Deployment
 from simulator.core.batch import BatchShape
 from simulator.core.step_log import StepLog
 from simulator.costs.compile import compile_step_cost
 from simulator.costs.step_cost import StepCost
+from simulator.costs.tables import graph_limit
 from tests.simulator.plants import ToySource, resolved
 
 DECODES = BatchShape(decodes=8, decode_context_sum=8 * 500, decode_context_max=500, logits=8)
@@ -77,3 +80,18 @@ def test_the_device_idles_between_the_pieces() -> None:
     more_j = totals[1].joules_per_accelerator - totals[0].joules_per_accelerator
     assert more_s == pytest.approx(pieces.tables.pieces_s)
     assert totals[0].idle_w < more_j / more_s < 0.25 * 700
+
+
+@pytest.mark.parametrize(
+    ("keys", "most"),
+    [
+        ({"max_num_seqs": 16}, 32),
+        ({"max_num_seqs": 512}, 512),
+        ({"max_num_seqs": 16, "max_cudagraph_capture_size": 256}, 256),
+        ({"max_num_seqs": 16, "max_cudagraph_capture_size": 4096, "max_num_batched_tokens": 2048}, 2048),
+        ({"max_num_seqs": 16, "cudagraph_mode": "none"}, 0),
+    ],
+)
+def test_seats_limit_graphs_unless_a_launch_states_the_largest(keys: dict[str, object], most: int) -> None:
+    written = {"model": "llama3.1-8b", "hardware": "h100", "engine": "vllm"} | keys
+    assert graph_limit(resolve(Deployment.model_validate(written))) == most
