@@ -84,7 +84,7 @@ def test_cuda_graphs_follow_the_settings() -> None:
     assert more.graph_capture_sizes[:-1][-1] == 1008
     assert more.max_graph_tokens == 1024
     assert plain.graphs_follow_seats
-    assert not (own.graphs_follow_seats or few.graphs_follow_seats or more.graphs_follow_seats)
+    assert not any(engine.graphs_follow_seats for engine in (own, few, more))
 
 
 def test_vllm_states_the_largest_graph_of_gpt_oss_itself() -> None:
