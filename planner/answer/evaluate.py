@@ -167,12 +167,8 @@ class PlanEvaluator:
             capacity = self._walk(candidate, capacity, effort, probes)
         rate = required or capacity or self.tester.floor_per_s(candidate)
         at, around = self._point_and_around(candidate, rate, effort)
-        near = (
-            []
-            if capacity is None or capacity == rate
-            else self.shared_out(self._around(candidate, (capacity,), effort.curve))
-        )
-        seen, limit = [*probes, *around, *near], None
+        near = () if capacity is None or capacity == rate else (capacity,)
+        seen, limit = [*probes, *around, *self.shared_out(self._around(candidate, near, effort.curve))], None
         if required is None and capacity is not None:
             raises = effort.capacity > 1 and start_per_s is not None and not start_is_capacity
             at, limit = self._surest(candidate, at, seen, effort, _MOST_RAISES if raises else 0)
@@ -182,13 +178,17 @@ class PlanEvaluator:
         met = self._sure(verdict, bars)
         if required is None:
             capacity = rate if met else None
-        elif met:  # all replicas together may carry a rate that one replica under its share just missed
+        elif met:
+            if capacity is None or capacity * (1 + TOLERANCE) <= rate:
+                probes = []  # all replicas carry a rate that one under its share missed: what it missed tells nothing
             capacity = max(capacity or rate, rate)
         elif capacity is not None and capacity >= rate:
-            capacity = self._sure_rate(rate / (1 + TOLERANCE), at, curve)[0]
+            capacity, probes = self._sure_rate(rate / (1 + TOLERANCE), at, curve)[0], []
+            limit = self._missed(verdict, bars)
         plan = self._plan(candidate, capacity, verdict, bars, details, seen)
         if capacity is not None:
-            plan = plan.model_copy(update={"limited_by": missed_above(capacity, probes) or limit})
+            missed, missed_per_s = missed_above(capacity, probes) or (limit, None if met else rate)
+            plan = plan.model_copy(update={"limited_by": missed, "missed_requests_per_s": missed_per_s})
         survival = self._survival(candidate, rate, effort.capacity)
         if survival is not None:
             plan = plan.model_copy(update={"survival": survival})
