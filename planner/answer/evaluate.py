@@ -36,7 +36,14 @@ from planner.answer.plan_schema import (
 )
 from planner.economics.money import Rates, energy, money
 from planner.evaluation.capacity import TOLERANCE, WIDEN, find_capacity, walk_to_capacity
-from planner.evaluation.confidence import Confidence, LatencyCurve, Spread, confidence, sure_rate_per_s
+from planner.evaluation.confidence import (
+    Confidence,
+    LatencyCurve,
+    Spread,
+    allowance_for,
+    confidence,
+    sure_rate_per_s,
+)
 from planner.evaluation.evaluator import (
     NO_ALLOWANCE,
     SHORT_RUN_MARGIN,
@@ -56,6 +63,10 @@ _CURVE_STEPS: Final = (0.3, 0.7, 0.88, 1.08)
 
 #: The same rates if only the effect of slower steps is needed.
 _SLOWER_STEPS: Final = (1.08,)
+
+#: Probability level of the slowest steps whose rate is simulated. Slower ones count like it, so a printed probability is
+#: at most so much too high as this falls short of 1.
+_TAIL_LEVEL: Final = 0.98
 
 _WALK_STEPS: Final = 40
 
@@ -207,9 +218,10 @@ class PlanEvaluator:
         self, candidate: Candidate, rates: Iterable[float], n_seeds: int, curve_steps: Sequence[float] = _CURVE_STEPS
     ) -> list[Callable[[], Verdict]]:
         """Return tasks for verdicts at rates between which the effect of slower and faster steps is interpolated."""
-        speed = self.tester.allowance(candidate).speed
+        allowance = self.tester.allowance(candidate)
+        slowest = 1.0 if allowance.error is None else allowance_for(_TAIL_LEVEL, allowance.error).speed
         alone = replace(self, each=map)  # the rates are shared out, not the few seeds of each
-        around = sorted({rate * step for rate in rates for step in (*curve_steps, 1.0, speed)})
+        around = sorted({rate * step for rate in rates for step in (*curve_steps, 1.0, allowance.speed, slowest)})
         return [partial(alone._verdict, candidate, rate, n_seeds) for rate in around]
 
     def shared_out(self, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
