@@ -114,7 +114,7 @@ def find_vllm(given: Path | None) -> Path:
     found = shutil.which("vllm")
     python = Path(found).resolve().parent / "python" if found else None
     if python is None or not python.is_file():
-        raise InputError("vLLM is not installed; give the Python of its environment", "", hint="give --python PATH")
+        raise InputError("vLLM is not installed; give the Python of its environment", hint="give --python PATH")
     return python
 
 
@@ -126,5 +126,5 @@ def find_llama_server(given: Path | None) -> Path:
     """
     found = str(given) if given is not None else shutil.which("llama-server")
     if found is None or not Path(found).is_file():
-        raise InputError("llama.cpp's server was not found; give its path", found or "", hint="give --server PATH")
+        raise InputError("llama.cpp's server was not found; give its path", found, hint="give --server PATH")
     return Path(found)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import csv
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Final, Protocol
 
 from catalogs.economics.electricity import DEFAULT_REGION, Grid, load_grid
-from catalogs.economics.prices import Price
 from catalogs.io.yaml_files import DATA
 
 FILE = DATA / "cloud_regions.csv"
@@ -39,6 +38,22 @@ class CloudRegion:
     source: str
 
 
+class Place(Protocol):
+    """Where an offer is, as its source states it: a cloud, a region (may be empty) and a part of the world."""
+
+    @property
+    def cloud(self) -> str:
+        """Return the cloud; empty if no cloud sells the offer."""
+
+    @property
+    def region(self) -> str:
+        """Return the region of the cloud; empty if the source names none."""
+
+    @property
+    def area(self) -> str:
+        """Return the part of the world; empty if unknown."""
+
+
 @dataclass(frozen=True, slots=True)
 class LocatedGrid:
     """A grid with the reason why it is the one of the hardware; `known` is False for the assumed default."""
@@ -56,17 +71,10 @@ def list_cloud_regions() -> dict[tuple[str, str], CloudRegion]:
     return {(row.cloud.lower(), row.region.lower()): row for row in rows}
 
 
-def grid_of_region(cloud: str, region: str, area: str) -> str | None:
-    """Return the code of the grid of a cloud's region, or None if its place is unknown.
+def locate_grid(place: Place | None, given: str | None = None) -> LocatedGrid:
+    """Return the grid that supplies rented hardware: the given one, else that of its region, else the default.
 
     If the region is unknown, a part of the world that has one grid is used.
-    """
-    found = list_cloud_regions().get((cloud.lower(), region.lower()))
-    return _AREA_GRIDS.get(area) if found is None else found.grid
-
-
-def locate_grid(price: Price | None, given: str | None = None) -> LocatedGrid:
-    """Return the grid that supplies rented hardware: the given one, else that of the price's region, else the default.
 
     Raises:
         InputError: The given grid is unknown.
@@ -74,12 +82,13 @@ def locate_grid(price: Price | None, given: str | None = None) -> LocatedGrid:
     if given is not None:
         return LocatedGrid(load_grid(given), "as given")
     default = load_grid(DEFAULT_REGION)
-    if price is None or not price.cloud:
+    if place is None or not place.cloud:
         return LocatedGrid(default, "assumed: the place is unknown", known=False)
-    where = f"{price.cloud} {price.region}".strip()
-    code = grid_of_region(price.cloud, price.region, price.area)
+    where = f"{place.cloud} {place.region}".strip()
+    row = list_cloud_regions().get((place.cloud.lower(), place.region.lower()))
+    if row is not None:
+        return LocatedGrid(load_grid(row.grid), f"{where} is in {row.place}")
+    code = _AREA_GRIDS.get(place.area)
     if code is None:
         return LocatedGrid(default, f"assumed: the grid of {where} is unknown", known=False)
-    row = list_cloud_regions().get((price.cloud.lower(), price.region.lower()))
-    place = f"is in {row.place}" if row else "names no region, only a part of the world with this grid"
-    return LocatedGrid(load_grid(code), f"{where} {place}")
+    return LocatedGrid(load_grid(code), f"{where} names no region, only a part of the world with this grid")

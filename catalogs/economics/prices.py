@@ -28,6 +28,7 @@ from catalogs.economics.instances import (
     cheapest_cover,
     matching_rows,
 )
+from catalogs.economics.locations import locate_grid
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.specs import Hardware
 from catalogs.io.yaml_files import DATA
@@ -206,7 +207,7 @@ def rental_price(
 def offers_by_region(
     need: RentalNeed, commitment: str, cloud: str | None = None, region: str | None = None
 ) -> list[Price]:
-    """Return the price of `need` in every cloud and region that can hold it, cheapest first.
+    """Return the price of `need` in every cloud and region that can hold it, cheapest first; of equals, the cleanest.
 
     Instances of different clouds, regions or commitments are never mixed in one price.
 
@@ -244,9 +245,11 @@ def _place(row: PriceRow) -> tuple[str, str, str]:
     return row.cloud, row.region, row.area
 
 
-def _order(price: Price) -> tuple[float, bool, str, str]:
-    """Return the key by which offers are sorted: price, then regions in the US, then names."""
-    return round(price.usd_per_hour, 6), price.area != "us", price.cloud, price.region
+def _order(price: Price) -> tuple[float, float, bool, str, str]:
+    """Return the key of sorting: price, then carbon intensity (unknown last), then regions in the US, then names."""
+    located = locate_grid(price)
+    intensity = located.grid.gco2e_per_kwh if located.known else math.inf
+    return round(price.usd_per_hour, 6), intensity, price.area != "us", price.cloud, price.region
 
 
 def _covered(rows: list[PriceRow], need: RentalNeed, commitment: str) -> Price | None:

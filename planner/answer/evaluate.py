@@ -36,7 +36,14 @@ from planner.answer.plan_schema import (
 )
 from planner.economics.money import Rates, energy, money
 from planner.evaluation.capacity import TOLERANCE, WIDEN, find_capacity, walk_to_capacity
-from planner.evaluation.confidence import Confidence, LatencyCurve, Spread, confidence, sure_rate_per_s
+from planner.evaluation.confidence import (
+    Confidence,
+    LatencyCurve,
+    Spread,
+    allowance_for,
+    confidence,
+    sure_rate_per_s,
+)
 from planner.evaluation.evaluator import (
     NO_ALLOWANCE,
     SHORT_RUN_MARGIN,
@@ -56,6 +63,10 @@ _CURVE_STEPS: Final = (0.3, 0.7, 0.88, 1.08)
 
 #: The same rates if only the effect of slower steps is needed.
 _SLOWER_STEPS: Final = (1.08,)
+
+#: Probability level of the slowest steps whose rate is simulated. Slower ones count like it, so a printed probability is
+#: at most so much too high as this falls short of 1.
+_TAIL_LEVEL: Final = 0.98
 
 _WALK_STEPS: Final = 40
 
@@ -167,12 +178,8 @@ class PlanEvaluator:
             capacity = self._walk(candidate, capacity, effort, probes)
         rate = required or capacity or self.tester.floor_per_s(candidate)
         at, around = self._point_and_around(candidate, rate, effort)
-        near = (
-            []
-            if capacity is None or capacity == rate
-            else self.shared_out(self._around(candidate, (capacity,), effort.curve))
-        )
-        seen, limit = [*probes, *around, *near], None
+        near = () if capacity is None or capacity == rate else (capacity,)
+        seen, limit = [*probes, *around, *self.shared_out(self._around(candidate, near, effort.curve))], None
         if required is None and capacity is not None:
             raises = effort.capacity > 1 and start_per_s is not None and not start_is_capacity
             at, limit = self._surest(candidate, at, seen, effort, _MOST_RAISES if raises else 0)
@@ -182,13 +189,17 @@ class PlanEvaluator:
         met = self._sure(verdict, bars)
         if required is None:
             capacity = rate if met else None
-        elif met:  # all replicas together may carry a rate that one replica under its share just missed
+        elif met:
+            if capacity is None or capacity * (1 + TOLERANCE) <= rate:
+                probes = []  # all replicas carry a rate that one under its share missed: what it missed tells nothing
             capacity = max(capacity or rate, rate)
         elif capacity is not None and capacity >= rate:
-            capacity = self._sure_rate(rate / (1 + TOLERANCE), at, curve)[0]
+            capacity, probes = self._sure_rate(rate / (1 + TOLERANCE), at, curve)[0], []
+            limit = self._missed(verdict, bars)
         plan = self._plan(candidate, capacity, verdict, bars, details, seen)
         if capacity is not None:
-            plan = plan.model_copy(update={"limited_by": missed_above(capacity, probes) or limit})
+            missed, missed_per_s = missed_above(capacity, probes) or (limit, None if met else rate)
+            plan = plan.model_copy(update={"limited_by": missed, "missed_requests_per_s": missed_per_s})
         survival = self._survival(candidate, rate, effort.capacity)
         if survival is not None:
             plan = plan.model_copy(update={"survival": survival})
@@ -207,9 +218,10 @@ class PlanEvaluator:
         self, candidate: Candidate, rates: Iterable[float], n_seeds: int, curve_steps: Sequence[float] = _CURVE_STEPS
     ) -> list[Callable[[], Verdict]]:
         """Return tasks for verdicts at rates between which the effect of slower and faster steps is interpolated."""
-        speed = self.tester.allowance(candidate).speed
+        allowance = self.tester.allowance(candidate)
+        slowest = 1.0 if allowance.error is None else allowance_for(_TAIL_LEVEL, allowance.error).speed
         alone = replace(self, each=map)  # the rates are shared out, not the few seeds of each
-        around = sorted({rate * step for rate in rates for step in (*curve_steps, 1.0, speed)})
+        around = sorted({rate * step for rate in rates for step in (*curve_steps, 1.0, allowance.speed, slowest)})
         return [partial(alone._verdict, candidate, rate, n_seeds) for rate in around]
 
     def shared_out(self, tasks: Sequence[Callable[[], Any]]) -> list[Any]:

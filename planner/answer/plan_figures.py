@@ -142,13 +142,13 @@ def short(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
 
-def missed_above(capacity: float, probes: Sequence[Verdict]) -> str | None:
-    """Return the objective missed just above the capacity, or QUEUE; None if no higher rate was simulated."""
+def missed_above(capacity: float, probes: Sequence[Verdict]) -> tuple[str, float] | None:
+    """Return the objective or QUEUE missed just above the capacity, and the rate; None if no higher rate missed any."""
     beyond = [v for v in probes if v.requests_per_s > capacity * (1 + TOLERANCE / 4) and not v.met]
     if not beyond:
         return None
     first = min(beyond, key=lambda v: v.requests_per_s)
-    return first.worst.name if first.value_ratio > 1 else QUEUE
+    return first.worst.name if first.value_ratio > 1 else QUEUE, first.requests_per_s
 
 
 def prices_of(plan: Plan, candidate: Candidate) -> list[PriceLine]:

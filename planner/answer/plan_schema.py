@@ -12,7 +12,7 @@ from calibration.accuracy.stated_error import ALL_WAITING, WAITING_METRICS, in_w
 from catalogs.deployments.schema import Deployment
 from catalogs.io.json_block import JsonBlock
 from catalogs.io.yaml_files import validate_as
-from catalogs.ui.words import digits, percent
+from catalogs.ui.words import percent, rate
 from planner.economics.money import Energy, Money
 from planner.evaluation.confidence import LEVEL, Confidence
 from planner.problem.candidate import deployment_words
@@ -259,7 +259,12 @@ class Plan(JsonBlock):
     """One plan of an answer. A plan that cannot start has None for every figure.
 
     Attributes:
-        limited_by: The objective that is missed beyond the capacity, or "queue"; None if no higher rate was simulated.
+        capacity_requests_per_s: The highest rate that is known to meet each objective with the confidence of the
+            request: a lower bound if `limited_by` is None. None if no rate does.
+        limited_by: The objective that is missed beyond the capacity, or "queue"; None if it is not known how much more
+            than the capacity the plan carries.
+        missed_requests_per_s: The lowest simulated rate above the capacity at which `limited_by` is missed; None if the
+            capacity was derived from the latency curve.
     """
 
     deployment: dict[str, Any]
@@ -270,6 +275,7 @@ class Plan(JsonBlock):
     latency_cdf: dict[str, list[float | None]] = Field(default_factory=dict)
     capacity_requests_per_s: float | None
     limited_by: str | None = None
+    missed_requests_per_s: float | None = None
     cost: Money | None
     energy: Energy | None
     memory: Memory | None = None
@@ -312,11 +318,23 @@ class Plan(JsonBlock):
         return str(self.deployment["hardware"])
 
     @property
+    def capacity_words(self) -> str:
+        """Return the capacity, which is a lower bound where nothing is known to limit it."""
+        if self.capacity_requests_per_s is None:
+            return "none"
+        bound = "at least " if self.limited_by is None else ""
+        return f"{bound}{rate(self.capacity_requests_per_s)}"
+
+    @property
     def limit_words(self) -> str:
-        """Return what limits the capacity in words; empty where no higher rate was simulated."""
-        if self.limited_by is None:
+        """Return what limits the capacity in words; empty without a capacity."""
+        if self.capacity_requests_per_s is None:
             return ""
-        return "beyond it the queue grows" if self.limited_by == QUEUE else f"beyond it {self.limited_by} is missed"
+        if self.limited_by is None:
+            return "how much more is not known"
+        per_s = self.missed_requests_per_s
+        where = "beyond it" if per_s is None else f"at {rate(per_s)}"
+        return f"{where} the queue grows" if self.limited_by == QUEUE else f"{where} {self.limited_by} is missed"
 
     @property
     def tightest(self) -> SloResult:
@@ -354,7 +372,7 @@ def difference_words(best: Plan, other: Plan) -> str:
     found = []
     ours, theirs = best.capacity_requests_per_s, other.capacity_requests_per_s
     if ours and theirs:
-        found.append(f"{digits(theirs)} requests/s ({percent(theirs / ours - 1, signed=True)})")
+        found.append(f"{rate(theirs)} ({percent(theirs / ours - 1, signed=True)})")
         if abs(theirs / ours - 1) <= TIE:
             found.append("a tie: the simpler deployment is recommended")
     for block, key in (("cost", "usd_per_million_output_tokens"), ("energy", "kwh_per_million_output_tokens")):

@@ -18,8 +18,8 @@ from planner.problem.candidate import Candidate, Split
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
-from planner.space.candidates import kv_dtypes, limits, placements, weight_dtypes
-from planner.space.layouts import layouts
+from planner.space.candidates import kv_dtypes, limits, placements
+from planner.space.layouts import layouts, weight_dtypes
 
 #: Ratios kept for each hardware: if all of it is used, and if the cheapest part that carries a rate is searched.
 MOST: Final = 6

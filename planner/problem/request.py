@@ -171,7 +171,8 @@ def check_certainty(confidence: float, seed: int) -> None:
     refuse_if(seed > MOST_SEED, f"a seed must be a whole number up to {MOST_SEED}", seed, "0")
     least, most = LEAST_CONFIDENCE, MOST_CONFIDENCE
     rule = f"a confidence is a probability from {least:g} to {most:g}"
-    nearest = f"{min(max(confidence, least), most):g}" if math.isfinite(confidence) else "0.9"
+    share = confidence / 100 if 1 < confidence <= 100 else confidence  # 90 means 90 %
+    nearest = f"{min(max(share, least), most):g}" if math.isfinite(share) else "0.9"
     refuse_if(not least <= confidence <= most, rule, confidence, nearest)
 
 

@@ -64,7 +64,7 @@ def objectives(answer: Answer, plan: Plan) -> TextTable:
 def capacity_words(answer: Answer, plan: Plan) -> str:
     """Return the highest rate of a plan, what ends it, and the tokens of the planned rate, in sentences."""
     why, sure = f"; {plan.limit_words}" if plan.limit_words else "", percent(answer.request.confidence)
-    text = f"The highest rate that meets each objective with {sure} confidence is {rate(plan.capacity_requests_per_s)}"
+    text = f"The highest rate that meets each objective with {sure} confidence is {plan.capacity_words}"
     tokens = plan.metric("output_tokens_per_s")
     return f"{text}{why}." + (f" At the planned rate it produces {tokens:,.0f} output tokens/s." if tokens else "")
 

@@ -83,13 +83,14 @@ def _cards(plan: Plan, s: ReportSimulations) -> list[tuple[str, str]]:
             ("Cost per token", f"{each} per million output tokens"),
         ]
     least = min((row.probability_met for row in plan.slo), default=0.0)
-    return [
+    found = [
         ("Hardware", plan.hardware),
         *costs,
         ("Rate", rate(plan.requests_per_s)),
         ("Confidence in each objective", sure_percent(least)),
         ("Bottleneck", ", ".join(u.resource for u in s.uses if u.binds)),
     ]
+    return [(label, value) for label, value in found if value]  # what binds is unknown without the sensitivity
 
 
 def _sources(answer: Answer, plan: Plan) -> str:

@@ -15,8 +15,8 @@ from catalogs.hardware.catalog import with_count, with_nodes
 from catalogs.hardware.specs import Hardware
 from planner.problem.candidate import Candidate, DeploymentOverrides
 from planner.problem.overrides import NOT_FIXED, Overrides
-from planner.problem.request import NATIVE, PlanRequest
-from planner.space.layouts import layouts, replicas_of
+from planner.problem.request import PlanRequest
+from planner.space.layouts import layouts, replicas_of, weight_dtypes
 from planner.space.speculative import SPECULATIVE, may_draft, parse_drafts
 
 SEQS_LADDER: Final = (64, 128, 256, 512, 1024)
@@ -160,16 +160,6 @@ def _nodes(names: CatalogLookup, layout: Layout) -> Iterator[tuple[Hardware, int
         replicas = replicas_of(replace(names, hardware=fewer), layout)
         if replicas:
             yield fewer, replicas
-
-
-def weight_dtypes(request: PlanRequest, names: CatalogLookup) -> list[str]:
-    """Return the requested weight dtypes, or else the native one and fp8 if the hardware multiplies it."""
-    native = names.model.weight_dtype
-    if request.precisions:
-        return list(dict.fromkeys(native if p == NATIVE else p for p in request.precisions))
-    narrows = "weight_dtype" in names.engine.flags  # when loading; llama.cpp has no 8-bit floats
-    computes = native in ("bf16", "fp16", "fp32") and "fp8" in names.hardware.accelerator.peak_flops
-    return [native, "fp8"] if computes and narrows else [native]
 
 
 def kv_dtypes(names: CatalogLookup, fixed: Overrides = NOT_FIXED) -> list[str]:

@@ -34,9 +34,6 @@ _IMPLIED_BY: Final = {
 
 _SIZES: Final = (2, 4, 8, 16)
 
-#: Narrowest weights that the search may choose by default.
-_NARROW: Final = "fp8"
-
 
 def layouts(request: PlanRequest, names: CatalogLookup) -> list[Layout]:
     """Return every legal layout of the requested kinds, simple ones first.
@@ -69,6 +66,16 @@ def layouts(request: PlanRequest, names: CatalogLookup) -> list[Layout]:
         rule = f"no layout of {names.model.name} on {names.hardware.text} has these values"
         raise InputError(rule, values, _nearest(found, fixed))
     return kept
+
+
+def weight_dtypes(request: PlanRequest, names: CatalogLookup) -> list[str]:
+    """Return the requested weight dtypes, or else the native one and fp8 if the hardware multiplies it."""
+    native = names.model.weight_dtype
+    if request.precisions:
+        return list(dict.fromkeys(native if p == NATIVE else p for p in request.precisions))
+    narrows = "weight_dtype" in names.engine.flags  # when loading; llama.cpp has no 8-bit floats
+    computes = native in ("bf16", "fp16", "fp32") and "fp8" in names.hardware.accelerator.peak_flops
+    return [native, "fp8"] if computes and narrows else [native]
 
 
 def _with_copies(found: list[Layout], copies: int, model: ModelSpec) -> list[Layout]:
@@ -152,9 +159,7 @@ def _is_supported(
 
 def _holds(request: PlanRequest, names: CatalogLookup, layout: Layout) -> bool:
     """Return whether the weights fit in one of the precisions to choose from."""
-    native = names.model.weight_dtype
-    dtypes = [native if dtype == NATIVE else dtype for dtype in request.precisions or (NATIVE, _NARROW)]
-    return any(_is_supported(request, names, layout, dtype, sized=True) for dtype in dtypes)
+    return any(_is_supported(request, names, layout, w, sized=True) for w in weight_dtypes(request, names))
 
 
 def _written(request: PlanRequest, names: CatalogLookup, layout: Layout, weight_dtype: str | None) -> Deployment:

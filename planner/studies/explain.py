@@ -102,7 +102,7 @@ def _why(answer: Answer, best: Plan) -> Iterator[str]:
     share = f"{percent(near.share)} of the limit {human_s(near.limit_s)}"
     yield f"Its tightest objective is {near.name}: {seconds(near.value_s)} is {share}."
     if best.limit_words:
-        yield f"Its capacity is {rate(best.capacity_requests_per_s)}; {best.limit_words}."
+        yield f"Its capacity is {best.capacity_words}; {best.limit_words}."
 
 
 def ruled_out(answer: Answer, rerun: Rerun) -> Iterator[str]:

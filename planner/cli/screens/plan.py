@@ -159,12 +159,11 @@ def _question(answer: Answer) -> Line:
 
 
 def _capacity_lines(plan: Plan, request: PlanRequest) -> Iterator[Line]:
-    why = f" ({plan.limit_words})" if plan.limit_words else ""
     if plan.capacity_requests_per_s is None:
         yield "Capacity", "none"
     else:
-        found = f"{digits(plan.capacity_requests_per_s)} requests/s"
-        yield "Capacity", f"{found} with {percent(request.confidence)} confidence in each objective{why}"
+        sure = percent(request.confidence)
+        yield "Capacity", f"{plan.capacity_words} with {sure} confidence in each objective ({plan.limit_words})"
     tokens, rate = plan.metric("output_tokens_per_s") or 0.0, digits(plan.requests_per_s or 0.0)
     yield "", f"{tokens:,.0f} output tokens/s at {rate} requests/s; latency, cost and energy refer to this rate"
 

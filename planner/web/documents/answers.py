@@ -91,10 +91,8 @@ def _cards(answer: Answer, plan: Plan) -> Iterator[tuple[str, str, str]]:
         if not (answer.request.objective == "latency" and answer.request.requests_per_s is None):
             each = dollars(cost.usd_per_million_output_tokens)
             yield "Cost per token", each, "per million output tokens, the whole bill"
-    carried = (
-        f"of at most {rate(plan.capacity_requests_per_s)}" if plan.capacity_requests_per_s else "no capacity found"
-    )
-    yield "Rate", rate(plan.requests_per_s), f"{carried}{f'; {plan.limit_words}' if plan.limit_words else ''}"
+    carried = f"capacity {plan.capacity_words}; {plan.limit_words}" if plan.limit_words else "no capacity found"
+    yield "Rate", rate(plan.requests_per_s), carried
     least = min((row.probability_met for row in plan.slo), default=None)
     yield "Confidence", sure_percent(least), "in each objective"
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from catalogs.economics.electricity import DEFAULT_PUE, list_grids, load_grid
 from catalogs.economics.instances import list_clouds, list_prices
+from catalogs.economics.locations import locate_grid
 from catalogs.economics.prices import (
     Price,
     RentalNeed,
@@ -114,6 +115,22 @@ def test_a_price_per_accelerator_is_of_whole_nodes() -> None:
     part = known("mi300xx8", 1, 3, cloud="vultr")
     assert part.usd_per_hour == price.usd_per_hour
     assert "no part is known to be sold" in part.note
+
+
+def test_of_equal_prices_the_one_with_the_cleanest_grid_comes_first() -> None:
+    """The spot price of an H200 is the same in Kansas City and in Finland, whose grid emits a fifth of the carbon."""
+    first, second = offers_by_region(need("h200"), "spot")[:2]
+    assert first.usd_per_hour == second.usd_per_hour
+    assert (first.region, second.region) == ("eu-north1", "us-central1")
+    assert known("h200", commitment="spot") == first
+
+
+@pytest.mark.parametrize("commitment", ["on-demand", "spot"])
+@pytest.mark.parametrize("name", list_hardware())
+def test_offers_are_in_the_order_of_price_then_carbon_with_unknown_grids_last(name: str, commitment: str) -> None:
+    located = [(p.usd_per_hour, locate_grid(p)) for p in offers_by_region(need(name), commitment)]
+    keys = [(round(usd, 6), not at.known, at.grid.gco2e_per_kwh if at.known else 0.0) for usd, at in located]
+    assert keys == sorted(keys)
 
 
 @pytest.mark.parametrize("commitment", ["on-demand", "spot", "reserved-1y"])

@@ -427,7 +427,42 @@ def test_what_ends_the_capacity_is_named() -> None:
     asked = evaluator(KnownPlan())
     asked = replace(asked, tester=replace(asked.tester, slos=slos))
     plan = asked.entry(TWO, None, OTHER).plan
-    assert (plan.limited_by, plan.limit_words) == ("queue", "beyond it the queue grows")
+    assert plan.limited_by == "queue"
+    assert plan.missed_requests_per_s is not None
+    assert plan.limit_words == f"at {plan.missed_requests_per_s:.3g} requests/s the queue grows"
+
+
+@pytest.mark.parametrize("effort", [BEST, OTHER])
+def test_the_rate_that_is_missed_above_a_required_rate_is_stated(effort: evaluate.SeedBudget) -> None:
+    """The limit of 0.4 s is reached at 15 requests/s; a rate just above it was simulated."""
+    for required_per_s in (10.0, 14.95):
+        plan = evaluator(KnownPlan(), required_per_s).entry(TWO, 14.9, effort).plan
+        assert plan.capacity_requests_per_s is not None
+        assert required_per_s <= plan.capacity_requests_per_s <= 15.0
+        if effort is OTHER:  # takes the start as it is given, and simulates nothing above it
+            assert (plan.limited_by, plan.missed_requests_per_s) == (None, None)
+            assert plan.limit_words == "how much more is not known"
+        else:
+            assert plan.missed_requests_per_s is not None
+            assert 15.0 < plan.missed_requests_per_s <= plan.capacity_requests_per_s * (1 + TOLERANCE)
+            assert plan.limit_words == f"at {plan.missed_requests_per_s:.3g} requests/s ttft.p90 is missed"
+
+
+def test_a_required_rate_that_only_the_whole_cluster_carries_is_a_lower_bound_of_the_capacity() -> None:
+    """One replica under its share misses 15.5 requests/s and every higher rate, which tells nothing of the cluster."""
+    plan = evaluator(KnownPlan(cluster=0.7), 15.5).entry(TWO, 15.5, BEST).plan
+    assert plan.slo[0].met
+    assert (plan.capacity_requests_per_s, plan.limited_by) == (15.5, None)
+    assert (plan.capacity_words, plan.limit_words) == ("at least 15.5 requests/s", "how much more is not known")
+
+
+def test_a_required_rate_that_is_missed_is_the_rate_that_limits_the_capacity() -> None:
+    """One replica under its share meets 14 requests/s, and all of them together miss it."""
+    plan = evaluator(KnownPlan(cluster=1.6), 14.0).entry(TWO, 14.0, BEST).plan
+    assert not plan.slo[0].met
+    assert plan.capacity_requests_per_s is not None
+    assert plan.capacity_requests_per_s < 14.0
+    assert plan.limit_words == "at 14 requests/s ttft.p90 is missed"
 
 
 def test_power_and_energy_are_means_of_the_runs_that_agree_with_the_plan() -> None:

@@ -61,6 +61,7 @@ def test_an_objective_without_a_metric_is_on_the_end_to_end_latency() -> None:
         ({"modes": "fast"}, "an execution is one of eager, compiled, tensorrt"),
         ({"objective": "goodput"}, "an objective of networks is one of cost, energy, carbon, throughput, latency"),
         ({"confidence": 1.0}, "a confidence is a probability from 0.5 to 0.98: got 1.0; nearest valid choice: 0.98"),
+        ({"confidence": 90}, "a confidence is a probability from 0.5 to 0.98: got 90.0; nearest valid choice: 0.9"),
         ({"max_usd_per_hour": 0}, "a budget is a number of US dollars per hour above zero"),
         ({"search.distributed": "auto"}, "jobs of networks are simulated on this machine"),
     ],

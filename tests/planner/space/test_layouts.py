@@ -73,6 +73,13 @@ def test_a_model_beyond_one_node_is_cut_over_several() -> None:
     assert {(x.tensor_parallel, x.pipeline_parallel) for x in fits} == {(1, 1), (2, 1), (4, 1), (8, 1)}
 
 
+def test_weights_that_the_hardware_cannot_multiply_do_not_hold_a_model_in_one_node() -> None:
+    """In fp8 the 405B fits in a node of eight A100, which have no fp8: the search has bf16 weights, which do not."""
+    found = space("llama3.1-405b", "2*a100-80gbx8")
+    assert {c.weight_dtype for c in found} == {"bf16"}
+    assert (8, 2) in {(c.layout.tensor_parallel, c.layout.pipeline_parallel) for c in found}
+
+
 def test_fixed_keys_leave_the_others_to_choose() -> None:
     found = space("llama3.1-8b", "h100x8", ("tensor_parallel=2", "max_num_seqs=100", "prefix_caching=false"))
     assert {c.layout.tensor_parallel for c in found} == {2}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from calibration.serve.engines import find_llama_server
 from catalogs.errors import InputError
 from catalogs.ui.entry_point import run_command
 from simulator.verify import session as sessions
@@ -104,6 +105,12 @@ def test_llama_cpp_serves_fp32_and_is_looked_for_before_weights_are_converted(tm
         llama_cpp(EngineChoice(tmp_path, replace(SHORT_LIMITS, weight_dtype="bf16")))
     with pytest.raises(InputError, match="server was not found"):
         llama_cpp(EngineChoice(tmp_path, SHORT_LIMITS, server=tmp_path / "llama-server"))
+
+
+def test_an_engine_that_is_not_there_has_no_empty_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(InputError, match="give its path; hint: give --server PATH"):
+        find_llama_server(None)
 
 
 @pytest.fixture
