@@ -89,6 +89,7 @@ class StepCost:
         self._bounds = self._contexts[1:-1]  # between the cells, of which the first and the last have no outer bound
         self._prefill = tables.prefill.values[..., :N_CLASSES].sum(axis=-1).tolist()
         self._chunks, self._chunk_tokens, self._prior = (a.tolist() for a in tables.prefill.axes)
+        self._chunk_bounds, self._prior_bounds = self._chunk_tokens[1:-1], self._prior[1:-1]  # as `_bounds`
         # Prefill planes and their weights, by number of chunks.
         self._planes: dict[float, list[tuple[list[list[float]], float]]] = {}
         graphed = np.arange(min(len(tables.padded), self._graphed + 1), dtype=np.float64)
@@ -301,11 +302,14 @@ class StepCost:
     def _prefill_attention_s(self, chunks: float, each: float, prior: float) -> float:
         planes = self._planes.get(chunks)
         if planes is None:
-            i, a = _cell(self._chunks, chunks)
+            i = bisect_right(self._chunks, chunks, 1, len(self._chunks) - 1) - 1
+            a = (chunks - self._chunks[i]) / (self._chunks[i + 1] - self._chunks[i])
             both = (self._prefill[i], 1.0 - a), (self._prefill[i + 1], a)
             planes = self._planes[chunks] = [(plane, u) for plane, u in both if u]
-        j, b = _cell(self._chunk_tokens, each)
-        k, c = _cell(self._prior, prior)
+        lengths, priors = self._chunk_tokens, self._prior
+        j, k = bisect_right(self._chunk_bounds, each), bisect_right(self._prior_bounds, prior)
+        b = (each - lengths[j]) / (lengths[j + 1] - lengths[j])
+        c = (prior - priors[k]) / (priors[k + 1] - priors[k])
         total = 0.0
         for plane, u in planes:
             low, high = plane[j], plane[j + 1]
@@ -349,10 +353,3 @@ def _read(values: Sequence[float], index: int) -> float:
     if index < len(values):
         return values[index]
     return values[-1] + (values[-1] - values[-2]) * (index - len(values) + 1)
-
-
-def _cell(axis: list[float], x: float) -> tuple[int, float]:
-    """Return the index of the axis interval that contains `x` and the position of `x` within it."""
-    i = bisect_right(axis, x, 1, len(axis) - 1) - 1
-    start = axis[i]
-    return i, (x - start) / (axis[i + 1] - start)
