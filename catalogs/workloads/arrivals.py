@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
@@ -80,6 +80,9 @@ class Arrivals(YamlBlock):
 
     requests_per_s: Rate | None = None
 
+    #: Whether another rate only divides the times at which sources start.
+    scales: ClassVar[bool] = True
+
     def unit_times_s(self, rng: np.random.Generator, n: int) -> FloatArray:
         """Return non-decreasing arrival times at a mean of one request per second. Shape (n,)."""
         return np.cumsum(rng.standard_exponential(n))
@@ -99,6 +102,8 @@ class Arrivals(YamlBlock):
 
 class VaryingRate(Arrivals):
     """Base class of Poisson arrivals whose rate follows a curve."""
+
+    scales: ClassVar[bool] = False
 
     @property
     def mean_per_s(self) -> float:

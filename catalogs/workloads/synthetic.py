@@ -105,6 +105,11 @@ class SyntheticWorkload:
         """Return whether the workload has a rate to set."""
         return not isinstance(self.arrivals, Rateless)
 
+    @property
+    def scales(self) -> bool:
+        """Return whether another rate changes nothing but the times of arrival, each of which is divided by it."""
+        return self.turns is None and self.arrivals.scales
+
     def draw(self, seed: int, n: int, requests_per_s: float) -> RequestSet:
         """Return n requests.
 

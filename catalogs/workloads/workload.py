@@ -73,6 +73,11 @@ class Workload:
         return f"{self.name} has no arrival rate of its own: {DEFAULT_REQUESTS_PER_S:g} request/s unless one is given"
 
     @property
+    def scales(self) -> bool:
+        """Return whether another rate changes nothing but the times of arrival, each of which is divided by it."""
+        return isinstance(self.content, SyntheticWorkload) and self.content.scales
+
+    @property
     def closed_loop(self) -> bool:
         """Return whether a fixed number of clients sends the requests."""
         return self.content.concurrency is not None

@@ -82,8 +82,10 @@ def sufficient_count(
     pools = [pool.candidate for pool in candidate.pools]
     most = min(most_api_servers(evaluator.names_of(candidate).hardware, pool.layout) for pool in pools)
     count, default = candidate.api_servers, candidate.api_servers
-    while count < most and is_limiting(candidate.with_api_servers(count), evaluator, requests_per_s):
+    own = candidate  # not with the default number written out, which would be estimated as another candidate
+    while count < most and is_limiting(own, evaluator, requests_per_s):
         count = min(2 * count, most)
+        own = candidate.with_api_servers(count)
     return None if count == default else count
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
@@ -160,10 +160,16 @@ class QueueingModel:
     api_server: ApiServerQueue
     variability: float
     input_quantile: Callable[[float], float]
+    _step_s: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def step_s(self, batch: int) -> float:
-        """Return the seconds of a step that decodes `batch` sequences half way through their outputs."""
-        return self.cycle_s(self._decodes(batch))
+        """Return the seconds of a step that decodes `batch` sequences half way through their outputs.
+
+        The result is cached: every rate asks for the same few batch sizes.
+        """
+        if (seconds := self._step_s.get(batch)) is None:
+            seconds = self._step_s[batch] = self.cycle_s(self._decodes(batch))
+        return seconds
 
     def _decodes(self, batch: int) -> BatchShape:
         context = int(self.input_tokens + self.output_tokens / 2)

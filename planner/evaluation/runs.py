@@ -16,6 +16,7 @@ from calibration.accuracy.regime import Regime
 from calibration.accuracy.stated_error import StatedError
 from calibration.complexity.records import LatencyRecords
 from catalogs.workloads.length_statistics import LengthStatistics
+from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.synthetic import SyntheticWorkload
 from catalogs.workloads.workload import Workload
 from planner.evaluation.closed_forms import CandidateQueueing
@@ -59,9 +60,12 @@ Settle = Callable[[Candidate, Load], tuple[Run, Observation]]
 #: What determines the requests of a run: seed, requests, rate and share.
 _Drawn = tuple[int, int, float, int]
 
+#: Requests that are kept to be simulated at other rates.
+_KEPT_REQUESTS: Final = 500_000
+
 
 class RunCache:
-    """Caches the runs of one workload: the latest runs in full, and the observations of all runs."""
+    """Caches the runs of one workload: the latest runs in full, the observations of all, and the requests of some."""
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
@@ -71,6 +75,8 @@ class RunCache:
         # Runs with what determines their requests, the most recently used last: candidates that do not reach their
         # limits under a load share one simulation.
         self._alike: list[tuple[_Drawn, Run]] = []
+        # Requests at a rate of one per second, by (seed, number, share); the first ones are dropped first.
+        self._requests: dict[tuple[int, int, int], RequestSet] = {}
 
     @cached_property
     def lengths(self) -> LengthStatistics:
@@ -98,7 +104,7 @@ class RunCache:
         drawn = (load.seed, n, load.requests_per_s, share)
         if isinstance(part, CompiledDeployment) and (same := self._reused(part, drawn)) is not None:
             return same
-        requests = self.workload.materialise(load.seed, n * share, load.requests_per_s).every(share)
+        requests = self._drawn(load, n, share)
         self.n_requests_simulated += requests.n
         done = run(part, requests)
         if isinstance(part, CompiledDeployment):
@@ -106,6 +112,18 @@ class RunCache:
             while len(self._alike) > 1 and sum(each.requests.n for _, each in self._alike) > _ALIKE_REQUESTS:
                 self._alike.pop(0)
         return done
+
+    def _drawn(self, load: Load, n: int, share: int) -> RequestSet:
+        """Return `n` requests of a load on `share` parts; where rates only divide the arrivals, they are drawn once."""
+        if not self.workload.scales:
+            return self.workload.materialise(load.seed, n * share, load.requests_per_s).every(share)
+        key = (load.seed, n, share)
+        if key not in self._requests:
+            self._requests[key] = self.workload.materialise(load.seed, n * share, 1.0).every(share)
+            while sum(m * k for _, m, k in self._requests) > _KEPT_REQUESTS and len(self._requests) > 1:
+                del self._requests[next(iter(self._requests))]
+        unit = self._requests[key]
+        return replace(unit, arrival_s=unit.arrival_s / load.requests_per_s)
 
     def _reused(self, part: CompiledDeployment, drawn: _Drawn) -> Run | None:
         """Return the run of another deployment on the same requests if this one would make the same run, or None.

@@ -153,6 +153,10 @@ class SimulatedEvaluator:
         a noticeable part of the time of a prompt, there are variants with whole towers on every tensor rank, or with an
         encoder pool. Where the API server limits a candidate, there is a variant with more API server processes.
         """
+        return self._space
+
+    @cached_property
+    def _space(self) -> list[Candidate]:
         plain = candidates(self.request, self.names)
         own, fixed = limits(self.names, self.request.fixed)[0], self.request.fixed
         plain = [*plain, *tower_variants(plain, self.closed_forms, own, fixed)]

@@ -55,6 +55,11 @@ class VariedWorkload(Workload):
         inputs, outputs = self.content.draw_lengths(self.content.seed, n)
         return LengthStatistics.of(_scaled(inputs, self.input_factor), _scaled(outputs, self.output_factor))
 
+    @property
+    def scales(self) -> bool:
+        """Return whether another rate only divides the times of arrival; changed gaps are scaled in another way."""
+        return super().scales and self.burstiness == 1.0
+
     def materialise(
         self, seed: int | None = None, n_requests: int | None = None, requests_per_s: float | None = None
     ) -> RequestSet:

@@ -50,16 +50,6 @@ class MultilinearTable:
                 total[rows] += part
         return total
 
-    def row(self, x: float) -> FloatArray:
-        """Return what `at` returns for `x` and every node of the second axis of a two-axis table, ten times as fast.
-
-        Shape (nodes of the second axis, channels).
-        """
-        axis = self.axes[0]
-        (low,), (share,) = bracket(axis, np.array([x]))
-        high = min(int(low) + 1, len(axis) - 1)
-        return np.ascontiguousarray((1.0 - share) * self.values[low] + share * self.values[high])
-
 
 def spaced(low: float, high: float, count: int, keep: tuple[float, ...] = ()) -> FloatArray:
     """Return whole numbers from `low` to `high` in nearly equal ratios, with every small number and those in `keep`.

@@ -62,9 +62,9 @@ class Pricer:
         total = np.zeros((*shape, N_CHANNELS))
         for line, cost in self.costs(lines):
             self.families.setdefault(line.kind, set()).add(line.op.family)
-            seconds = np.broadcast_to(cost.seconds, shape) * line.count * line.runs * line.parts
-            measured = (np.broadcast_to(cost.origin, shape) == MEASURED) & at_nodes
-            known = np.broadcast_to(cost.origin, shape) <= INTERPOLATED
+            seconds = cost.seconds * line.count * line.runs * line.parts
+            measured = (cost.origin == MEASURED) & at_nodes
+            known = cost.origin <= INTERPOLATED
             total[..., CLASSES.index(line.kind)] += seconds
             total[..., JOULES] += seconds * cost.watts
             total[..., MEASURED_S] += seconds * measured

@@ -30,6 +30,7 @@ between them; how it divides among the stages is up to the replica (simulator/en
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from math import ceil, inf
@@ -54,6 +55,9 @@ from simulator.costs.totals import StepTotals, total
 
 Cell = tuple[float, float, float, float, float, float]
 
+#: Linear pieces along the mean context; None where no step was in the piece yet.
+Cells = list[Cell | None]
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class StepCost:
@@ -72,18 +76,20 @@ class StepCost:
         self._counts, self._rank_counts = partition.rank_counts, partition.within_rank.rank_counts
         self._eager_group_tokens = partition.eager_group_tokens
         self._prompt_ranks = partition.prompt_ranks
-        self._rank, self._group, self._logits = (tables.seconds(table) for table in ("rank", "group", "logits"))
+        self._rank, self._logits = tables.seconds("rank"), tables.seconds("logits")
         self._grouped = bool(tables.group.values.any())  # whether there are experts
+        self._group = tables.seconds("group") if self._grouped else array("d", (0.0, 0.0))  # extrapolated: always 0
         self._pass_s = float(tables.one_token()[:N_CLASSES].sum())  # each pass beyond the first
         # Decode-only steps by number of decodes; see `_row`
-        self._rows: dict[int, tuple[float, list[Cell], float, float]] = {}
-        self._alone: dict[int, list[Cell]] = {}  # attention in steps without prompts, by decodes on a rank
+        self._rows: dict[int, tuple[float, Cells, float, float, int]] = {}
+        self._alone: dict[int, Cells] = {}  # attention in steps without prompts, by decodes on a rank
         # The same in steps with prompts
-        self._mixed: dict[int, list[Cell]] = self._alone if tables.mixed is tables.decode else {}
+        self._mixed: dict[int, Cells] = self._alone if tables.mixed is tables.decode else {}
         self._contexts: list[float] = tables.decode.even.axes[1].tolist()
         self._bounds = self._contexts[1:-1]  # between the cells, of which the first and the last have no outer bound
         self._prefill = tables.prefill.values[..., :N_CLASSES].sum(axis=-1).tolist()
         self._chunks, self._chunk_tokens, self._prior = (a.tolist() for a in tables.prefill.axes)
+        self._chunk_bounds, self._prior_bounds = self._chunk_tokens[1:-1], self._prior[1:-1]  # as `_bounds`
         # Prefill planes and their weights, by number of chunks.
         self._planes: dict[float, list[tuple[list[list[float]], float]]] = {}
         graphed = np.arange(min(len(tables.padded), self._graphed + 1), dtype=np.float64)
@@ -138,7 +144,8 @@ class StepCost:
         if row is None:
             row = self._row(decodes)
         mean = context_sum / decodes
-        base, grow, skew, skew_grow, start, end = row[1][bisect_right(self._bounds, mean)]
+        k = bisect_right(self._bounds, mean)
+        base, grow, skew, skew_grow, start, end = row[1][k] or self._attention_cell(row[1], row[4], k, False)
         beyond, above = mean - start, context_max - mean
         device = row[0] + (base + grow * beyond + above * (skew + skew_grow * beyond))
         slope = grow + above * skew_grow
@@ -209,12 +216,13 @@ class StepCost:
         n, decodes, chunks = shape.decodes, counts[4], counts[5]
         if chunks:
             if n:
-                cells = self._mixed.get(decodes) or self._attention_cells(decodes, True)
-                dense += self._decode_attention_s(cells, shape.decode_context_sum / n, shape.decode_context_max)
+                mean = shape.decode_context_sum / n
+                dense += self._decode_attention_s(decodes, mean, shape.decode_context_max, True)
             return dense + self._prefill_attention_s(chunks, shape.chunk_tokens, shape.prior_tokens), 0.0, 1
         cells = self._alone.get(decodes) or self._attention_cells(decodes, False)
         mean = shape.decode_context_sum / n
-        base, grow, skew, skew_grow, start, end = cells[bisect_right(self._bounds, mean)]
+        k = bisect_right(self._bounds, mean)
+        base, grow, skew, skew_grow, start, end = cells[k] or self._attention_cell(cells, decodes, k, False)
         beyond, above = mean - start, shape.decode_context_max - mean
         seconds = dense + (base + grow * beyond + above * (skew + skew_grow * beyond))
         return seconds, grow + above * skew_grow, ENDLESS if end == inf else ceil(end - mean)
@@ -231,10 +239,8 @@ class StepCost:
         tokens, batch_tokens, logits, further, decodes, chunks = self._counts(shape)
         seconds = 0.0
         if decodes:
-            known = self._mixed if chunks else self._alone
-            cells = known.get(decodes) or self._attention_cells(decodes, chunks > 0)
             mean = shape.decode_context_sum / shape.decodes
-            seconds = self._decode_attention_s(cells, mean, shape.decode_context_max)
+            seconds = self._decode_attention_s(decodes, mean, shape.decode_context_max, chunks > 0)
         if chunks:
             prompts, pairs, n = shape.prefill_tokens, shape.prefill_pairs, shape.prefill_chunks
             prior = mean_prior_tokens(prompts, pairs, n)
@@ -263,38 +269,47 @@ class StepCost:
             return self._graphed_group[tokens]
         return _read(self._group, self._eager_group_tokens(tokens, batch_tokens))
 
-    def _attention_cells(self, decodes: int, mixed: bool) -> list[Cell]:
-        """Compile decode attention on one rank into linear pieces along the mean context.
-
-        Each cell is (seconds, slope, skew seconds, skew slope, first context, last context).
+    def _attention_cells(self, decodes: int, mixed: bool) -> Cells:
+        """Return the linear pieces of decode attention on one rank, of which none is compiled yet.
 
         Args:
             decodes: Decodes on one rank.
             mixed: Whether the step also contains prompts.
         """
-        base, skew = (self.tables.mixed if mixed else self.tables.decode).seconds(decodes)
-        contexts, ends = self._contexts, [*self._bounds, inf]
-        cells: list[Cell] = []
-        for k, end in enumerate(ends):
-            width = contexts[k + 1] - contexts[k]
-            grow, skew_grow = (base[k + 1] - base[k]) / width, (skew[k + 1] - skew[k]) / width
-            cells.append((base[k], grow, skew[k], skew_grow, contexts[k], end))
+        cells: Cells = [None] * (len(self._contexts) - 1)
         (self._mixed if mixed else self._alone)[decodes] = cells
         return cells
 
-    def _decode_attention_s(self, cells: list[Cell], mean: float, longest: float) -> float:
-        base, grow, skew, skew_grow, start, _ = cells[bisect_right(self._bounds, mean)]
+    def _attention_cell(self, cells: Cells, decodes: int, k: int, mixed: bool) -> Cell:
+        """Compile piece `k` of `cells`: most runs stay within a few of them.
+
+        The piece is (seconds, slope, skew seconds, skew slope, first context, last context).
+        """
+        base, skew = (self.tables.mixed if mixed else self.tables.decode).seconds(decodes, k)
+        start, end = self._contexts[k], self._contexts[k + 1]
+        width = end - start
+        grow, skew_grow = (base[1] - base[0]) / width, (skew[1] - skew[0]) / width
+        cell = cells[k] = base[0], grow, skew[0], skew_grow, start, end if k < len(cells) - 1 else inf
+        return cell
+
+    def _decode_attention_s(self, decodes: int, mean: float, longest: float, mixed: bool) -> float:
+        cells = (self._mixed if mixed else self._alone).get(decodes) or self._attention_cells(decodes, mixed)
+        k = bisect_right(self._bounds, mean)
+        base, grow, skew, skew_grow, start, _ = cells[k] or self._attention_cell(cells, decodes, k, mixed)
         beyond = mean - start
         return base + grow * beyond + (longest - mean) * (skew + skew_grow * beyond)
 
     def _prefill_attention_s(self, chunks: float, each: float, prior: float) -> float:
         planes = self._planes.get(chunks)
         if planes is None:
-            i, a = _cell(self._chunks, chunks)
+            i = bisect_right(self._chunks, chunks, 1, len(self._chunks) - 1) - 1
+            a = (chunks - self._chunks[i]) / (self._chunks[i + 1] - self._chunks[i])
             both = (self._prefill[i], 1.0 - a), (self._prefill[i + 1], a)
             planes = self._planes[chunks] = [(plane, u) for plane, u in both if u]
-        j, b = _cell(self._chunk_tokens, each)
-        k, c = _cell(self._prior, prior)
+        lengths, priors = self._chunk_tokens, self._prior
+        j, k = bisect_right(self._chunk_bounds, each), bisect_right(self._prior_bounds, prior)
+        b = (each - lengths[j]) / (lengths[j + 1] - lengths[j])
+        c = (prior - priors[k]) / (priors[k + 1] - priors[k])
         total = 0.0
         for plane, u in planes:
             low, high = plane[j], plane[j + 1]
@@ -303,13 +318,16 @@ class StepCost:
             )
         return total
 
-    def _row(self, decodes: int) -> tuple[float, list[Cell], float, float]:
-        """Return (seconds without attention, attention cells, minimum seconds, added seconds) of a decode-only step."""
+    def _row(self, decodes: int) -> tuple[float, Cells, float, float, int]:
+        """Return what a decode-only step of one size needs.
+
+        This is (seconds without attention, attention cells, minimum seconds, added seconds, decodes on a rank).
+        """
         tokens, batch_tokens, logits, _, own, _ = self._counts(BatchShape(decodes=decodes, logits=decodes))
         offset = _read(self._rank, tokens) + _read(self._logits, logits) + self._group_s(tokens, batch_tokens)
         each = -(-decodes // self._prompt_ranks)  # every data-parallel rank schedules its own decodes
         cells = self._alone.get(own) or self._attention_cells(own, False)
-        row = self._rows[decodes] = (offset, cells, *self._host_bounds(tokens > self._graphed, each))
+        row = self._rows[decodes] = (offset, cells, *self._host_bounds(tokens > self._graphed, each), own)
         return row
 
 
@@ -335,10 +353,3 @@ def _read(values: Sequence[float], index: int) -> float:
     if index < len(values):
         return values[index]
     return values[-1] + (values[-1] - values[-2]) * (index - len(values) + 1)
-
-
-def _cell(axis: list[float], x: float) -> tuple[int, float]:
-    """Return the index of the axis interval that contains `x` and the position of `x` within it."""
-    i = bisect_right(axis, x, 1, len(axis) - 1) - 1
-    start = axis[i]
-    return i, (x - start) / (axis[i + 1] - start)

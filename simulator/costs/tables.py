@@ -74,7 +74,8 @@ class StepTables:
         decode: By decodes and their contexts, in steps without prompts.
         mixed: By decodes and their contexts, in steps with prompts.
         prefill: By (prompt chunks, tokens of a chunk, tokens before the chunk).
-        padded: The tokens that run where 0..len-1 are scheduled. Shape (tokens,).
+        padded: The tokens that run where 0..len-1 are scheduled; from there on, those that are scheduled. Shape
+            (tokens,).
         launch_s: The minimum seconds of a step with prompts outside CUDA graphs.
         decode_launch_s: The minimum seconds of a step without prompts outside CUDA graphs.
         pieces_s: The seconds that piecewise CUDA graphs add to every step; 0 where decodes run in whole graphs.
@@ -121,7 +122,7 @@ class StepTables:
         """Price the steps of a deployment, or those of another model (`lines`) on its hardware and in its graphs."""
         lines = lines or StepCalls.of(resolved, source)
         shard, pricer = lines.shard, Pricer(source, resolved.hardware, resolved.engine.host.collective_skew_s)
-        top = max(resolved.limits.max_num_batched_tokens, resolved.limits.max_num_seqs)
+        top = _most_tokens(resolved)
         sizes, dp = captured(resolved), shard.exchange_ranks
         # Launches on a CPU are negligible.
         latent = any(group.mixer is not None and group.mixer.latent for group in shard.model.groups)
@@ -140,7 +141,7 @@ class StepTables:
             _logits_table(lines, pricer, resolved.limits.max_num_seqs * shard.scored),
             *_both_decode_tables(lines, pricer, resolved),
             _prefill_table(lines, pricer, resolved),
-            _padding(sizes, top),
+            _padding(sizes, min(top, max(graph_limit(resolved), 1))),
             launch_s * launches + experts_s,
             launch_s * decode_launches + experts_s,
             resolved.engine.host.piece_s * lines.mixers if resolved.engine.graphs_in_pieces else 0.0,
@@ -261,7 +262,9 @@ class StepTables:
         items are read faster than those of NumPy, and take less memory than those of a list.
         """
         (nodes,), values = getattr(self, table).axes, getattr(self, table).values
-        counts = self.padded if table == "rank" else np.arange(int(nodes[-1]) + 1)
+        counts = np.arange((_most_tokens(self.resolved) if table == "rank" else int(nodes[-1])) + 1)
+        if table == "rank":
+            counts[: len(self.padded)] = self.padded
         return array("d", np.interp(counts, nodes, values[:, :N_CLASSES].sum(axis=-1)).tobytes())
 
 
@@ -304,8 +307,16 @@ def captured(resolved: ResolvedDeployment) -> FloatArray:
     return np.array(sorted(s for s in sizes if s <= limit), dtype=np.float64)
 
 
+def _most_tokens(resolved: ResolvedDeployment) -> int:
+    """Return the most tokens of a step for which tables are compiled."""
+    return max(resolved.limits.max_num_batched_tokens, resolved.limits.max_num_seqs)
+
+
 def _padding(sizes: FloatArray, top: int) -> IntArray:
-    """Return the tokens that run for 0 to `top` scheduled ones: the next captured size, if there is one."""
+    """Return the tokens that run for 0 to `top` scheduled ones: the next captured size, if there is one.
+
+    Shape (top + 1,).
+    """
     tokens = np.arange(top + 1)
     if not len(sizes):
         return tokens

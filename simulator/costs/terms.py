@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from catalogs.arrays import FloatArray, IntArray
@@ -13,7 +15,7 @@ from simulator.layers.operator_call import OperatorCall
 Rows = IntArray | slice
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DecodeTables:
     """Channels by (decodes, mean context): for equal contexts, and per token of the longest context above the mean."""
 
@@ -30,10 +32,27 @@ class DecodeTables:
         """
         return self.even.at(decodes, mean) + (longest - mean)[:, None] * self.skew.at(decodes, mean)
 
-    def seconds(self, decodes: int) -> tuple[list[float], list[float]]:
-        """Return (seconds, seconds per token of skew) at every context node, for one number of decodes on a rank."""
-        even, skew = (table.row(float(decodes))[:, :N_CLASSES].sum(axis=1).tolist() for table in (self.even, self.skew))
+    def seconds(self, decodes: int, first: int) -> tuple[list[float], list[float]]:
+        """Return (seconds, seconds per token of skew) at context nodes `first` and `first` + 1, for decodes on a rank.
+
+        Both lists have two entries.
+        """
+        axis = self._decodes
+        low = bisect_right(axis, decodes, 1, len(axis) - 1) - 1 if len(axis) > 1 else 0
+        high = min(low + 1, len(axis) - 1)
+        share = (decodes - axis[low]) / (axis[high] - axis[low]) if high > low else 0.0
+        nodes = (slice(first, first + 2), slice(N_CLASSES))
+        even, skew = (
+            ((1.0 - share) * table.values[low, *nodes] + share * table.values[high, *nodes]).sum(axis=1).tolist()
+            for table in (self.even, self.skew)
+        )
         return even, skew
+
+    @cached_property
+    def _decodes(self) -> list[float]:
+        """Return the decodes at the nodes: a list is searched faster than an array."""
+        nodes: list[float] = self.even.axes[0].tolist()
+        return nodes
 
 
 class Term(NamedTuple):

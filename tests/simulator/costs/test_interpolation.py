@@ -7,6 +7,8 @@ import pytest
 from scipy.interpolate import RegularGridInterpolator
 
 from simulator.costs.interpolation import BLOCK_ROWS, MultilinearTable
+from simulator.costs.pricing import N_CHANNELS, N_CLASSES
+from simulator.costs.terms import DecodeTables
 
 AXES = (np.array([0.0, 1.0, 4.0]), np.array([2.0, 3.0]), np.array([1.0, 5.0, 6.0, 9.0]))
 
@@ -52,8 +54,14 @@ def test_an_axis_with_one_node_does_not_matter() -> None:
     np.testing.assert_array_equal(some.at(np.array([1.0, 2.5]), np.array([0.0, 99.0])), [[2.0, 3.0], [3.0, 4.0]])
 
 
-def test_a_row_of_a_table_is_what_at_returns() -> None:
-    some = table(2)
-    for x in (-1.0, 0.5, 9.0):
-        points = np.full(len(AXES[1]), x), AXES[1]
-        np.testing.assert_allclose(some.row(x), some.at(*points), rtol=1e-14, atol=1e-14)
+def test_the_seconds_of_decode_attention_are_those_of_its_tables() -> None:
+    rng = np.random.default_rng(0)
+    contexts = AXES[2]
+    for decodes in (AXES[0], AXES[0][1:2]):
+        even, skew = (MultilinearTable((decodes, contexts), rng.random((len(decodes), 4, N_CHANNELS))) for _ in "es")
+        tables = DecodeTables(even, skew)
+        for n, first in ((0, 0), (1, 1), (3, 2), (9, 2)):
+            points = np.full(2, float(n)), contexts[first : first + 2]
+            for own_s, each in zip(tables.seconds(n, first), (even, skew), strict=True):
+                expected = each.at(*points)[:, :N_CLASSES].sum(axis=1)
+                np.testing.assert_allclose(own_s, expected, rtol=1e-14, atol=1e-14)

@@ -176,13 +176,13 @@ def test_verifying_costs_what_so_many_tokens_cost_and_one_look_at_the_cache() ->
     one, wide = shape(n, context), shape(n * q, context)
     verified = spec._batch_s(one)
     assert plain._batch_s(one) < verified < plain._batch_s(wide)  # the cache is read once, not four times
-    attention = [c._decode_attention_s(c._attention_cells(n, False), context, context) for c in (plain, spec)]
+    attention = [c._decode_attention_s(n, context, context, False) for c in (plain, spec)]
     assert attention[0] < attention[1] < 1.5 * attention[0]  # bytes bind it
     others = verified - attention[1]
     sixteen = replace(spec.tables.resolved, limits=replace(spec.tables.resolved.limits, max_num_seqs=64))
     tokens = compile_step_cost(replace(sixteen, speculation=None), ToySource(sixteen.hardware.accelerator))
     rows = shape(n * q, context)
-    dense = tokens._batch_s(rows) - tokens._decode_attention_s(tokens._attention_cells(n * q, False), context, context)
+    dense = tokens._batch_s(rows) - tokens._decode_attention_s(n * q, context, context, False)
     assert others == pytest.approx(dense, rel=0.02)
 
 
