@@ -52,6 +52,7 @@ def resolve_layout(deployment: Deployment, model: ModelSpec, hardware: Hardware)
     check_copies(found, model)
     found, notices = _spread_experts(replicas, found, hardware)
     check_tensor_parallel(model, found.tensor_parallel, found.expert_parallel)
+    _check_whole_experts(found, model)
     check_context_parallel(model, found)
     notices += _unmeasured_groups(found, hardware)
     if found.data_parallel > 1 and not model.is_moe:
@@ -144,6 +145,18 @@ def _check_exchange(layout: Layout, model: ModelSpec) -> None:
     if layout.data_parallel * layout.context_parallel == 1:
         rule = "all2all_backend needs data_parallel or context_parallel: tensor ranks hold the same tokens"
         raise InputError(rule, layout.all2all_backend, ALLGATHER_REDUCESCATTER)
+
+
+def most_expert_ranks(model: ModelSpec) -> int:
+    """Return the most ranks that can share whole experts: one expert each, in the layer with the fewest of them."""
+    return min(g.ffn.routed_experts for g in model.groups if g.ffn is not None and g.ffn.routed)
+
+
+def _check_whole_experts(layout: Layout, model: ModelSpec) -> None:
+    ranks = layout.tensor_parallel * layout.data_parallel * layout.context_parallel
+    if layout.expert_parallel and ranks > most_expert_ranks(model) + layout.redundant_experts:
+        rule = f"{ranks} ranks cannot share the {most_expert_ranks(model)} whole experts of {model.name}"
+        raise InputError(rule, "expert_parallel: true", "expert_parallel: false")
 
 
 def check_copies(layout: Layout, model: ModelSpec) -> None:

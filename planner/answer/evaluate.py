@@ -64,8 +64,8 @@ _CURVE_STEPS: Final = (0.3, 0.7, 0.88, 1.08)
 #: The same rates if only the effect of slower steps is needed.
 _SLOWER_STEPS: Final = (1.08,)
 
-#: Probability level of the slowest steps whose rate is simulated. Slower ones count like it, so a printed probability is
-#: at most so much too high as this falls short of 1.
+#: Probability level of the slowest steps whose rate is simulated. Slower ones count like these, so that a printed
+#: probability is too high by 2 % at most.
 _TAIL_LEVEL: Final = 0.98
 
 _WALK_STEPS: Final = 40

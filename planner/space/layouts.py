@@ -8,7 +8,7 @@ from itertools import product
 from typing import Final
 
 from catalogs.deployments.layout import ALLGATHER_REDUCESCATTER, Layout
-from catalogs.deployments.parallelism import check_copies, tensor_parallel_choices
+from catalogs.deployments.parallelism import check_copies, most_expert_ranks, tensor_parallel_choices
 from catalogs.deployments.resolve import CatalogLookup, resolve_pools
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError, nearest_name
@@ -110,8 +110,9 @@ def within_a_node(names: CatalogLookup) -> list[Layout]:
         most = 1
     found = [Layout(tp) for tp in tensor_parallel_choices(model, most) if most % tp == 0 or tp & (tp - 1) == 0]
     if model.is_moe and most > 1:
-        for tp in tensor_parallel_choices(model, most, expert_parallel=True):
-            sizes = (dp for dp in (1, *_SIZES) if tp * dp <= most and most % (tp * dp) == 0 and tp * dp > 1)
+        ranks = min(most, most_expert_ranks(model))
+        for tp in tensor_parallel_choices(model, ranks, expert_parallel=True):
+            sizes = (dp for dp in (1, *_SIZES) if tp * dp <= ranks and most % (tp * dp) == 0 and tp * dp > 1)
             found += [Layout(tp, data_parallel=dp, expert_parallel=True) for dp in sizes]
     return found
 
@@ -142,8 +143,9 @@ def _wider(kind: str, names: CatalogLookup) -> Iterator[Layout]:
             yield replace(each, context_parallel=n, decode_context_parallel=n)
             yield replace(each, decode_context_parallel=n)
     elif names.model.is_moe:
+        ranks = min(most, most_expert_ranks(names.model))
         for tp in tensor_parallel_choices(names.model, hardware.accelerators_per_node, expert_parallel=True):
-            yield from (Layout(tp, data_parallel=n, expert_parallel=True) for n in (*_SIZES, 32, 64) if tp * n <= most)
+            yield from (Layout(tp, data_parallel=n, expert_parallel=True) for n in (*_SIZES, 32, 64) if tp * n <= ranks)
 
 
 def _is_supported(

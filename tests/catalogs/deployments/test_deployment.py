@@ -302,3 +302,12 @@ def test_real_deployments_resolve(validation_data: Path) -> None:
     assert found
     for path in found:
         assert resolve(load_deployment(path)).replicas >= 1
+
+
+def test_every_rank_of_an_expert_group_holds_a_whole_expert() -> None:
+    """Mixtral has eight experts, so 16 ranks cannot share them."""
+    keys = {"model": "mixtral-8x7b", "tensor_parallel": 8, "expert_parallel": True}
+    assert made(**keys).layout.expert_parallel
+    found = refused(hardware="2*h100x8", data_parallel=2, **keys)
+    assert str(found).startswith("16 ranks cannot share the 8 whole experts of mixtral-8x7b")
+    assert found.nearest == "expert_parallel: false"

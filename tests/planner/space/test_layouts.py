@@ -184,3 +184,11 @@ def test_a_refusal_writes_true_and_false_as_a_user_does() -> None:
     with pytest.raises(InputError) as refused:
         space("llama3.1-8b", "h100x2", fixed=("two_batch_overlap=true",))
     assert "got 'two_batch_overlap=true'; nearest valid choice: two_batch_overlap=false" in str(refused.value)
+
+
+def test_no_layout_has_more_expert_ranks_than_experts() -> None:
+    """A rack of 72 accelerators has tensor-parallel sizes beyond the eight experts of Mixtral."""
+    found = space("mixtral-8x7b", "gb200-nvl72x16", also=EXTENSIONS, precisions=("native",))
+    ranks = {c.layout.tensor_parallel * c.layout.data_parallel for c in found if c.layout.expert_parallel}
+    assert ranks
+    assert max(ranks) == 8
