@@ -37,12 +37,10 @@ from planner.answer.evaluate import (
     BEST,
     MOST_REPLICAS,
     OTHER,
-    EvaluatedPlan,
     PlanEvaluator,
     SeedBudget,
-    objective_value,
-    pareto,
 )
+from planner.answer.evaluated_plan import EvaluatedPlan, objective_value, pareto
 from planner.answer.hardware_ranking import HardwareRanking, RankedHardware
 from planner.answer.plan_figures import prices_of
 from planner.answer.refusal import CLOSEST, Refuser, least_missed

@@ -1,7 +1,6 @@
 """Simulate the figures of a plan with independent seeds, all replicas together and error bars.
 
-Besides the objectives, a plan has latency curves over the rate and latency distributions at its rate. The module also
-derives the Pareto set of these plans.
+Besides the objectives, a plan has latency curves over the rate and latency distributions at its rate.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from calibration.accuracy.stated_error import StatedError
+from planner.answer.evaluated_plan import EvaluatedPlan
 from planner.answer.plan_figures import (
     cdf_of,
     curve_of,
@@ -104,23 +104,6 @@ class SeedBudget:
 BEST: Final = SeedBudget(capacity=4, curve=2, figures=4, whole_cluster=True)
 
 OTHER: Final = SeedBudget(capacity=1, curve=1, figures=3, whole_cluster=False)
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluatedPlan:
-    """A plan as simulated, with its candidate, its capacity and the verdict at its rate.
-
-    `met` tells whether every objective is met with the confidence of the request, and `survives` whether it is also met
-    after the loss that the request names.
-    """
-
-    candidate: Candidate
-    requests_per_s: float
-    capacity_requests_per_s: float | None
-    verdict: Verdict
-    plan: Plan
-    met: bool
-    survives: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,35 +461,3 @@ class PlanEvaluator:
             return None, None
         least = min(rates, key=rates.__getitem__)
         return rates[least], least if rates[least] < highest_per_s else None
-
-
-def objective_value(objective: str, with_load: bool, entry: EvaluatedPlan) -> float:
-    """Return the quantity that an objective minimises, of a plan as evaluated.
-
-    Without a required load, cost is US dollars for each unit of capacity. The value is infinite where it is unknown.
-    """
-    plan, capacity = entry.plan, entry.capacity_requests_per_s or 0.0
-    unknown = math.inf
-    if objective == "cost":
-        usd = unknown if plan.usd_per_hour is None else plan.usd_per_hour
-        return usd if with_load else usd / capacity if capacity else unknown
-    if objective in ("energy", "carbon"):
-        used = plan.energy
-        name = "j_per_output_token" if objective == "energy" else "gco2e_per_million_output_tokens"
-        value = None if used is None else getattr(used, name)
-        return unknown if value is None else float(value)
-    if objective == "latency":
-        return plan.tightest.share
-    return -capacity / (entry.candidate.hardware.n_accelerators if objective == "goodput" else 1)
-
-
-def pareto(entries: Sequence[EvaluatedPlan]) -> list[Plan]:
-    """Return the plans that are Pareto-optimal in cost, energy and latency; capacity replaces an unknown cost."""
-    axes = []
-    for entry in entries:
-        cost, used = entry.plan.cost, entry.plan.energy
-        usd = None if cost is None else cost.usd_per_million_output_tokens
-        kwh = math.inf if used is None else used.kwh_per_million_output_tokens
-        axes.append((-(entry.capacity_requests_per_s or 0.0) if usd is None else usd, kwh, entry.verdict.ratio))
-    beaten = [any(b != a and all(x <= y for x, y in zip(b, a, strict=True)) for b in axes) for a in axes]
-    return [entry.plan for entry, worse in zip(entries, beaten, strict=True) if not worse]

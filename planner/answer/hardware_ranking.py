@@ -16,7 +16,8 @@ from typing import Final, Literal
 
 from catalogs.hardware.specs import Hardware
 from catalogs.io.json_block import JsonBlock
-from planner.answer.evaluate import OTHER, EvaluatedPlan, PlanEvaluator, objective_value
+from planner.answer.evaluate import OTHER, PlanEvaluator
+from planner.answer.evaluated_plan import EvaluatedPlan, objective_value
 from planner.answer.plan_schema import Plan
 from planner.economics.money import offer_words, rented_words
 from planner.evaluation.evaluator import RequestCounter, Verdict

@@ -12,7 +12,8 @@ from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.words import percent, rate, seconds
 from planner.answer.candidate_search import holds, tester_of
-from planner.answer.evaluate import BEST, EvaluatedPlan, PlanEvaluator
+from planner.answer.evaluate import BEST, PlanEvaluator
+from planner.answer.evaluated_plan import EvaluatedPlan
 from planner.answer.more_hardware import HardwareSizing, SearchOn, more_of
 from planner.answer.plan_schema import Memory, Plan, SloResult
 from planner.answer.schema import Refusal, Suggestion

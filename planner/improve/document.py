@@ -10,7 +10,7 @@ from pydantic import Field
 from catalogs.deployments.resolve import resolve_pools
 from catalogs.deployments.schema import deployment_of_keys
 from catalogs.io.json_block import JsonBlock
-from planner.answer.evaluate import EvaluatedPlan
+from planner.answer.evaluated_plan import EvaluatedPlan
 from planner.answer.plan_schema import Plan
 from planner.problem.candidate import deployment_words
 

@@ -17,7 +17,8 @@ from catalogs.deployments.key_texts import with_keys
 from catalogs.deployments.schema import Deployment, deployment_of_keys
 from catalogs.errors import InputError
 from catalogs.launch.reading.read import ReadLaunch
-from planner.answer.evaluate import BEST, EvaluatedPlan, objective_value
+from planner.answer.evaluate import BEST
+from planner.answer.evaluated_plan import EvaluatedPlan, objective_value
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.economics.rack_power import idle_w

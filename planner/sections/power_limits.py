@@ -18,7 +18,7 @@ from catalogs.ui.charts import BELOW, MARGIN, series_style
 from catalogs.ui.html_page import Markup, chart, note, paragraph, table
 from catalogs.ui.terminal import Line
 from catalogs.ui.words import joules, percent, rate, seconds
-from planner.answer.evaluate import EvaluatedPlan
+from planner.answer.evaluated_plan import EvaluatedPlan
 from planner.answer.plan_schema import ObjectiveRow, Plan
 from planner.evaluation.evaluator import Load, judge
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator

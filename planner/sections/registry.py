@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from catalogs.ui.html_page import PageSection
 from catalogs.ui.terminal import Line
-from planner.answer.evaluate import EvaluatedPlan
+from planner.answer.evaluated_plan import EvaluatedPlan
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.evaluation.evaluator import Evaluator

@@ -12,7 +12,7 @@ from catalogs.hardware.specs import Hardware
 from catalogs.ui.html_page import Markup, paragraph, table
 from catalogs.ui.terminal import Line
 from catalogs.ui.words import percent, seconds, sure_percent
-from planner.answer.evaluate import EvaluatedPlan
+from planner.answer.evaluated_plan import EvaluatedPlan
 from planner.answer.plan_schema import Plan, SloResult
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator
 from planner.evaluation.simulated import SimulatedEvaluator

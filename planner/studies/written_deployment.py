@@ -11,7 +11,8 @@ from catalogs.deployments.resolve import resolve_pools
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
-from planner.answer.evaluate import EvaluatedPlan, PlanEvaluator, SeedBudget
+from planner.answer.evaluate import PlanEvaluator, SeedBudget
+from planner.answer.evaluated_plan import EvaluatedPlan
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.evaluation.workload_statistics import run_sizes
 from planner.problem.candidate import ENCODER_POOL, WHOLE, Candidate, DeploymentOverrides, Split

@@ -107,7 +107,8 @@ class Prediction:
         if planned is None or curve is None or not self.covers(requests_per_s):
             return None
         value = planned.value_s * curve.value_s(requests_per_s) / curve.value_s(self.requests_per_s)
-        limit = planned.limit_s if requests_per_s <= self.requests_per_s else None
+        at_most_planned = requests_per_s <= self.requests_per_s * (1 + 1e-9)  # A rate is a quotient, hence rounded.
+        limit = planned.limit_s if at_most_planned else None
         return replace(self._expected(metric, stat, value, requests_per_s), limit_s=limit)
 
     def covers(self, requests_per_s: float) -> bool:

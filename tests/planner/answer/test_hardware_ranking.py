@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catalogs.hardware.catalog import parse_hardware
-from planner.answer.evaluate import EvaluatedPlan, PlanEvaluator
+from planner.answer.evaluate import PlanEvaluator
+from planner.answer.evaluated_plan import EvaluatedPlan
 from planner.answer.hardware_ranking import HardwareRanking, HardwareRow, RankedHardware
 from planner.evaluation.evaluator import RunSizes
 from planner.problem.candidate import Candidate

@@ -18,7 +18,7 @@ from catalogs.errors import InputError
 from catalogs.ui.entry_point import run_command
 from catalogs.ui.html_page import render
 from catalogs.ui.terminal import PIPED
-from catalogs.ui.words import dollars, percent, rate, seconds
+from catalogs.ui.words import dollars, rate, seconds, sure_percent
 from planner.answer.schema import Answer
 from planner.cli.commands.report import report
 from planner.cli.main import app
@@ -122,7 +122,7 @@ def test_the_numbers_are_the_answers() -> None:
     for row in best["slo"]:
         cells = (row["limit_s"], row["value_s"])
         assert " ".join(seconds(c) for c in cells) in said
-        assert percent(row["probability_met"]) in said
+        assert sure_percent(row["probability_met"]) in said
     assert f"{best['energy']['w_mean'] / 1e3:.2f} kW" in said
     assert best["memory"]["equation"] in said
     assert data()["reproduce"]["command"] in said.replace("&#x27;", "'")

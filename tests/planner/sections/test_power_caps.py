@@ -6,7 +6,7 @@ import pytest
 
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
-from planner.answer.evaluate import EvaluatedPlan
+from planner.answer.evaluated_plan import EvaluatedPlan
 from planner.answer.plan_schema import Plan
 from planner.evaluation.evaluator import Verdict
 from planner.evaluation.multi_hardware import open_evaluator
