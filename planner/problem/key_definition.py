@@ -147,7 +147,7 @@ def _first_fault(model: type[BaseModel], error: ValidationError, whole: str) -> 
         return InputError(f"{whole} needs the key {key}")
     if first["type"] == "less_than_equal":
         if str(first["input"]).strip(" +-").lower() == "nan":
-            return _WrongValue(key, " must be a number", first["input"])
+            return _WrongValue(key, " must be a number", first["input"], "1")
         most = f"{first['ctx']['le']:,.0f}"
         return _WrongValue(key, f" must be at most {most}", first["input"], most.replace(",", ""))
     given = first["input"] if isinstance(first["input"], str | int | float) else type(first["input"]).__name__

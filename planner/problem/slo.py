@@ -42,6 +42,9 @@ _LONG_S: Final = 600.0
 
 _PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
 
+#: A percentile that no distribution has.
+_AT_LEAST_100: Final = re.compile(r"p[1-9]\d{2,}(\.\d*)?")
+
 #: What stands between commas that separate objectives; those of the condition of an objective do not.
 _OBJECTIVE = re.compile(r"(?:\[[^\[\]]*\]|[^,])+")
 
@@ -257,7 +260,9 @@ def _stat(text: str) -> str:
         return text
     match = _PERCENTILE.fullmatch(text)
     if match is None or float(match[1]) <= 0:
-        nearest = {"avg": "mean", "average": "mean", "median": "p50", "max": "p99.9", "p100": "p99.9"}.get(text)
+        nearest = {"avg": "mean", "average": "mean", "median": "p50", "max": "p99.9"}.get(text)
+        if _AT_LEAST_100.fullmatch(text):
+            nearest = "p99.9"
         near = nearest or nearest_name(text, (*STATS, "p99.9")) or "p99"
         raise InputError("an SLO statistic is mean or pNN with 0 < NN < 100", text, near)
     if float(match[1]) > MOST_PERCENTILE:

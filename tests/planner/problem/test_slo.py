@@ -167,6 +167,7 @@ def test_options_repeat_and_take_commas() -> None:
         ("ttft.p0=2s", "p"),
         ("ttft.median=2s", "p50"),
         ("ttft.p100=2s", "p99.9"),
+        ("ttft.p101=2s", "p99.9"),
         ("ttft.p99=2", "2s"),
         ("ttft.p99=2m", "2min"),
         ("ttft.p99=0s", "1s"),
