@@ -331,7 +331,8 @@ class PossibleValues:
         margins = log_limit - self.log_values
         if self.noise <= 0:
             return float(np.mean(margins >= 0))
-        return float(np.mean(student_t_cdf(self.seeds - 1, margins / self.noise)))
+        with np.errstate(over="ignore"):  # A margin divided by hardly any noise is infinite: its share is 0 or 1.
+            return float(np.mean(student_t_cdf(self.seeds - 1, margins / self.noise)))
 
 
 def probability_met(curve: LatencyCurve, slo: Slo, rate_per_s: float, spread: Spread) -> float:

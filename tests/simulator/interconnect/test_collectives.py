@@ -203,7 +203,7 @@ def test_a_rack_of_72_says_what_is_not_measured() -> None:
 def test_a_step_is_its_computation_and_what_the_network_adds() -> None:
     """Links ten times as quick change no class but collectives; with no peers there are none."""
     keys: dict[str, object] = {"tensor_parallel": 8, "data_parallel": 2, "expert_parallel": True}
-    found = resolved("mixtral-8x7b", "2*h100x8", **keys)
+    found = resolved("qwen3-30b-a3b", "2*h100x8", **keys)
     node = found.hardware.node
     quick = replace(
         node, link_bytes_per_s=10 * node.link_bytes_per_s, network_bytes_per_s=10 * node.network_bytes_per_s
