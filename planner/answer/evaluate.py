@@ -293,6 +293,8 @@ class PlanEvaluator:
         if limit is None and n_raises == 0 and effort.capacity > 1:
             _, limit = self._sure_rate(at.requests_per_s * _RAISE, at, seen)
             n_raises = _MOST_RAISES if limit is None else 0  # the seed of the search meets less than the others
+        if limit is None and effort.capacity == 1:
+            return self._raised_once(candidate, at, seen, effort)
         if limit is not None or n_raises == 0:
             return at, limit
         speed, reached, n_seen = self.tester.allowance(candidate).speed, [at], len(seen)
@@ -316,6 +318,22 @@ class PlanEvaluator:
         if len(reached) == 1:
             del seen[n_seen:]  # the verdict at the start is that of a request for this rate, which tries no others
         return reached[-1], limit
+
+    def _raised_once(
+        self, candidate: Candidate, at: _Point, seen: list[Verdict], effort: SeedBudget
+    ) -> tuple[_Point, str | None]:
+        """Return the highest rate up to `_RAISE` above a point at which a plan is sure, and what limits it.
+
+        One seed, from whose capacity the point comes, may meet less than several, with which the winner is raised.
+        """
+        surest, limit = self._sure_rate(at.requests_per_s * _RAISE, at, seen)
+        least_per_s = at.requests_per_s * (1 + TOLERANCE)
+        if surest is None or surest <= least_per_s:
+            return at, limit
+        higher, missed = self._lowered(candidate, self._point(candidate, surest, effort), seen, effort, least_per_s)
+        limit = missed or limit
+        raised = higher.requests_per_s > least_per_s and self._is_sure(higher, seen)
+        return higher if raised else at, limit
 
     def _lowered(
         self, candidate: Candidate, at: _Point, seen: list[Verdict], effort: SeedBudget, least_per_s: float = 0.0
