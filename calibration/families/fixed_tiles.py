@@ -1,4 +1,4 @@
-"""Block-scaled FP8 products in FlashInfer's kernel of fixed tiles, which no public operator table times.
+"""Price block-scaled FP8 products in FlashInfer's kernel of fixed tiles, which no public operator table times.
 
 FlashInfer 0.5 and 0.6 (`gemm_fp8_nt_groupwise` with backend="trtllm"; select_kernel_fp8 in
 csrc/trtllm_gemm_runner.cu) choose the tile by n and k alone: 128 columns of the weights and 8, 16 or 32 rows, however

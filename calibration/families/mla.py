@@ -54,7 +54,7 @@ STANDS_FOR: dict[str, tuple[str, ...]] = {
     FLASHINFER: (FLASHINFER, TABLED, "fp8"),
     "fp4": ("fp4", TABLED),
     "int4": ("bf16",),
-    "int8": ("fp8_block", "bf16"),
+    "int8": (TABLED, "bf16"),
     "fp16": ("bf16",),
     "fp32": ("bf16",),
 }

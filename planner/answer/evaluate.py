@@ -279,7 +279,8 @@ class PlanEvaluator:
     ) -> tuple[_Point, str | None]:
         """Return the highest rate at which a plan is sure, and what limits it; the last rate tried if there is none.
 
-        Rates come from the latency curve, and each is simulated with all seeds before it counts.
+        Rates come from the latency curve, and each is simulated with all seeds before it counts. A start that is sure
+        is raised once if the capacity has a single seed, and otherwise as `n_raises` tells.
 
         Args:
             candidate: The candidate.

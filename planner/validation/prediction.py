@@ -112,7 +112,7 @@ class Prediction:
         return replace(self._expected(metric, stat, value, requests_per_s), limit_s=limit)
 
     def covers(self, requests_per_s: float) -> bool:
-        """Return True if the answer has latencies at this rate: from half of its lowest simulated rate to its highest.
+        """Return whether the answer has latencies at a rate between half of its lowest simulated rate and its highest.
 
         Below the lowest simulated rate the latency hardly changes.
         """

@@ -1,4 +1,4 @@
-"""The duration of one engine step of a deployment, compiled once and evaluated millions of times.
+"""Compute the duration of an engine step of a deployment, compiled once and evaluated millions of times.
 
 Compiling prices the operators of `simulator.layers` at a few hundred nodes and keeps the results in plain Python
 lists. The duration of a step is then
@@ -78,7 +78,7 @@ class StepCost:
         self._prompt_ranks = partition.prompt_ranks
         self._rank, self._logits = tables.seconds("rank"), tables.seconds("logits")
         self._grouped = bool(tables.group.values.any())  # whether there are experts
-        self._group = tables.seconds("group") if self._grouped else array("d", (0.0, 0.0))  # extrapolated: always 0
+        self._group = tables.seconds("group") if self._grouped else array("d", (0.0, 0.0))  # No step has a group time.
         self._pass_s = float(tables.one_token()[:N_CLASSES].sum())  # each pass beyond the first
         # Decode-only steps by number of decodes; see `_row`
         self._rows: dict[int, tuple[float, Cells, float, float, int]] = {}

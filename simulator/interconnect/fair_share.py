@@ -121,7 +121,7 @@ def fair_rates(streams: Collection[TransferStream], slower: Mapping[Hashable, fl
 
 
 class LinkUse(NamedTuple):
-    """How long transfers have used a link, and whether one uses it now.
+    """The seconds for which transfers have used a link, and whether a transfer uses it now.
 
     Attributes:
         carried_s: For how many seconds, at its nominal rate, they have occupied it since the use was first asked for.
