@@ -27,7 +27,6 @@ from planner.answer.candidate_search import (
     distance_of,
     first_plan_on,
     group_search,
-    holds,
     simplest_best,
     sizes_of,
     tester_of,
@@ -202,7 +201,7 @@ def _with_all_seeds(plan_evaluator: PlanEvaluator, by_kind: Sequence[EvaluatedPl
     """
     for i, entry in enumerate(by_kind):
         first = plan_evaluator.entry(entry.candidate, None, BEST)
-        if holds(first):
+        if first.holds:
             return [first, *by_kind[i + 1 :][:N_ALTERNATIVES]]
     return []
 
@@ -226,7 +225,7 @@ def _closest_that_holds(plan_evaluator: PlanEvaluator, result: SearchResult) -> 
             continue
         for effort in (CLOSEST, BEST):
             entry = plan_evaluator.entry(candidate, None, effort)
-            if not holds(entry):
+            if not entry.holds:
                 break
         else:
             return [entry]
@@ -303,7 +302,7 @@ def _best_first(
             break
         again = plan_evaluator.entry(other.candidate, other.requests_per_s, BEST)
         better = objective_value(request.objective, request.given, again) < _tied(request, first)
-        if holds(again) and better:
+        if again.holds and better:
             return [again, first, *(e for e in others if e is not other)]
     return list(entries)
 
@@ -327,8 +326,8 @@ def _winner(
         safest = min(left, key=lambda o: -o.requests_per_s if races else o.ratio)
         best = safest if n_failed == MOST_TRIES else simplest_best(request, plan_evaluator, left)
         start = best.requests_per_s if races else None
-        entry = plan_evaluator.entry(best.candidate, start, effort, start_is_capacity=best.is_capacity)
-        if holds(entry):
+        entry = plan_evaluator.entry_that_holds(best.candidate, start, effort, start_is_capacity=best.is_capacity)
+        if entry is not None:
             return best, entry
         left.remove(best)
         result.refused.add(best.candidate)

@@ -15,7 +15,6 @@ from typing import Final
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
 from planner.answer.evaluate import BEST, PlanEvaluator
-from planner.answer.evaluated_plan import EvaluatedPlan
 from planner.evaluation.evaluator import Evaluator, RequestCounter, apply_bounds
 from planner.evaluation.multi_hardware import rental_bound
 from planner.evaluation.queueing import OVERLOAD
@@ -249,7 +248,7 @@ def first_plan_on(
             tried[candidate] = plan_evaluator.is_sure(candidate, outcome.requests_per_s)
         else:
             start = outcome.requests_per_s if request.objective in RACES else None
-            tried[candidate] = holds(plan_evaluator.entry(candidate, start, BEST))
+            tried[candidate] = plan_evaluator.entry_that_holds(candidate, start, BEST) is not None
         if not tried[candidate]:  # its headroom with one seed does not end the search
             searched.result.refused.add(candidate)
         return tried[candidate] or len(tried) > MOST_TRIES
@@ -259,11 +258,6 @@ def first_plan_on(
     while searched.go_on():
         pass
     return next((candidate for candidate, held in tried.items() if held), None)
-
-
-def holds(entry: EvaluatedPlan) -> bool:
-    """Return whether a plan meets the request, also after the loss that it names."""
-    return entry.met and entry.survives and entry.capacity_requests_per_s is not None
 
 
 def assess_of(

@@ -154,15 +154,46 @@ class PlanEvaluator:
             guess_per_s: Without a start, the rate at which its search begins; by default that of a full batch.
             start_is_capacity: Whether the start is the highest rate that one seed meets, and not only near it.
         """
-        probes: list[Verdict] = []
+        required = self._at_required(candidate, effort)
+        return self._entry(candidate, start_per_s, effort, guess_per_s, required, start_is_capacity)
+
+    def entry_that_holds(
+        self, candidate: Candidate, start_per_s: float | None, effort: SeedBudget, *, start_is_capacity: bool = False
+    ) -> EvaluatedPlan | None:
+        """Return the plan as `entry` does, or None if it does not meet the request.
+
+        The capacity of a plan that misses the objectives at the required rate is not determined.
+        """
+        required = self._at_required(candidate, effort)
+        if required is not None and not self._is_sure(*required):
+            return None
+        found = self._entry(candidate, start_per_s, effort, None, required, start_is_capacity)
+        return found if found.holds else None
+
+    def _at_required(self, candidate: Candidate, effort: SeedBudget) -> tuple[_Point, list[Verdict]] | None:
+        """Return the figures at the required rate and the verdicts around it; None if no rate is required."""
         required = self.tester.nominal_per_s(candidate)
+        return None if required is None else self._point_and_around(candidate, required, effort)
+
+    def _entry(
+        self,
+        candidate: Candidate,
+        start_per_s: float | None,
+        effort: SeedBudget,
+        guess_per_s: float | None,
+        at_required: tuple[_Point, list[Verdict]] | None,
+        start_is_capacity: bool,
+    ) -> EvaluatedPlan:
+        """Return the plan (see `entry`), given what is simulated at and around the required rate."""
+        probes: list[Verdict] = []
+        required = None if at_required is None else at_required[0].requests_per_s
         capacity = start_per_s or self._start(candidate, guess_per_s, probes)
         if required is not None and capacity is not None:
             capacity = self._walk(candidate, capacity, effort, probes)
         rate = required or capacity or self.tester.floor_per_s(candidate)
-        at, around = self._point_and_around(candidate, rate, effort)
-        near = () if capacity is None or capacity == rate else (capacity,)
-        seen, limit = [*probes, *around, *self.shared_out(self._around(candidate, near, effort.curve))], None
+        at, around = at_required or self._point_and_around(candidate, rate, effort)
+        towards = [] if capacity is None else self._towards(candidate, rate, capacity, effort.curve)
+        seen, limit = [*probes, *around, *self.shared_out(towards)], None
         if required is None and capacity is not None:
             raises = effort.capacity > 1 and start_per_s is not None and not start_is_capacity
             at, limit = self._surest(candidate, at, seen, effort, _MOST_RAISES if raises else 0)
@@ -206,6 +237,14 @@ class PlanEvaluator:
         alone = replace(self, each=map)  # the rates are shared out, not the few seeds of each
         around = sorted({rate * step for rate in rates for step in (*curve_steps, 1.0, allowance.speed, slowest)})
         return [partial(alone._verdict, candidate, rate, n_seeds) for rate in around]
+
+    def _towards(self, candidate: Candidate, rate: float, capacity: float, n_seeds: int) -> list[Callable[[], Verdict]]:
+        """Return tasks for verdicts at the capacity and between it and the rates around a lower rate: for the curve."""
+        if capacity <= rate:
+            return []
+        steps = [step for step in (*_CURVE_STEPS, 1.0) if step == 1.0 or capacity * step > rate * max(_CURVE_STEPS)]
+        alone = replace(self, each=map)  # the rates are shared out, not the few seeds of each
+        return [partial(alone._verdict, candidate, capacity * step, n_seeds) for step in steps]
 
     def shared_out(self, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
         """Return the results of tasks; a worker inherits the tasks, and only the number of its task is sent to it."""

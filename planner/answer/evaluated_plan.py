@@ -27,6 +27,11 @@ class EvaluatedPlan:
     met: bool
     survives: bool = True
 
+    @property
+    def holds(self) -> bool:
+        """Whether the plan meets the request, also after the loss that it names."""
+        return self.met and self.survives and self.capacity_requests_per_s is not None
+
 
 def objective_value(objective: str, with_load: bool, entry: EvaluatedPlan) -> float:
     """Return the quantity that an objective minimises, of a plan as evaluated.

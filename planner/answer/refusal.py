@@ -11,7 +11,7 @@ from typing import Final
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.words import percent, rate, seconds
-from planner.answer.candidate_search import holds, tester_of
+from planner.answer.candidate_search import tester_of
 from planner.answer.evaluate import BEST, PlanEvaluator
 from planner.answer.evaluated_plan import EvaluatedPlan
 from planner.answer.more_hardware import HardwareSizing, SearchOn, more_of
@@ -217,7 +217,7 @@ class Refuser:
                 break
             below = _as_printed(carried)
             entry = self._entry(candidate, requests_per_s=below)
-            if holds(entry):
+            if entry.holds:
                 yield Suggestion.simulated("rate", f"at most {rate(below)} on the closest plan", below)
                 break
 
@@ -235,7 +235,7 @@ class Refuser:
         """
         sure = math.floor(100 * min((row.probability_met for row in entry.plan.slo), default=0.0)) / 100
         while entry.verdict.met and LEAST_CONFIDENCE <= sure < self.request.confidence:
-            if holds(self._entry(entry.candidate, confidence=sure)):
+            if self._entry(entry.candidate, confidence=sure).holds:
                 return sure
             sure = round(sure - _LESS_SURE, 2)
         return None

@@ -22,11 +22,14 @@ ESTIMATE_MARGIN: Final = 1.3
 #: (benchmarks/short_runs.py measures how far a short run is above a full one).
 SHORT_ENERGY_MARGIN: Final = 1.1
 
-#: A candidate is compared with the best at the rate at which its estimated energy is higher by this factor: more than
-#: a tie, because estimates are a few per cent off. The factor decides only which rate is simulated.
+#: A simpler candidate is compared with the best at the rate at which its estimated energy is higher by this factor. The
+#: factor is more than a tie, because estimates are a few per cent off, and decides only which rate is simulated.
 _CLEARLY_MORE: Final = 1.04
 
-#: Steps of the iteration that finds this rate.
+#: Relative distance of the two rates between which the capacity of a candidate lies in a search for the least energy.
+_RATE_TOLERANCE: Final = 0.05
+
+#: Steps of the iteration that finds the rate of a comparison.
 _EQUAL_ENERGY_STEPS: Final = 3
 
 #: Candidates up to this estimated value / limit may meet the objectives.
@@ -93,6 +96,13 @@ def equal_unit_cost(_: Candidate) -> float:
     return 1.0
 
 
+def is_simpler(
+    distance_from_defaults: Callable[[Candidate], tuple[int, ...]], candidate: Candidate, other: Candidate
+) -> bool:
+    """Return whether a candidate is closer to the defaults than another."""
+    return distance_from_defaults(candidate) < distance_from_defaults(other)
+
+
 @dataclass(frozen=True, slots=True)
 class CapacityRace:
     """Finds the highest capacity per unit cost: US dollars per hour (cost), accelerators (goodput), or 1 (throughput).
@@ -118,12 +128,9 @@ class CapacityRace:
 
     def _least_per_s(self, candidate: Candidate, best: Outcome) -> float:
         """Return the rate that a candidate must carry to replace the best: as the better, or as the simpler one."""
-        sign = -1 if self._simpler(candidate, best) else 1
+        sign = -1 if is_simpler(self.distance_from_defaults, candidate, best.candidate) else 1
         least = self._break_even_per_s(candidate, best) * (1 + sign * HALF_TIE)
         return max(least, self.tester.held_per_s(candidate) or 0.0)
-
-    def _simpler(self, candidate: Candidate, best: Outcome) -> bool:
-        return self.distance_from_defaults(candidate) < self.distance_from_defaults(best.candidate)
 
     def _break_even_per_s(self, candidate: Candidate, best: Outcome) -> float:
         """Return the rate at which a candidate is as good as the best."""
@@ -155,7 +162,7 @@ class CapacityRace:
                 return tester.refuse(candidate, None, floor)
             return self._scored(tester.capacity(candidate, floor, tester.start_per_s(candidate), first=True))
         tied = None
-        if self._simpler(candidate, best):
+        if is_simpler(self.distance_from_defaults, candidate, best.candidate):
             tied = tester.race(candidate, self._least_per_s(candidate, best))
             if not tied.met:
                 return tester.refuse(candidate, best, tied)
@@ -208,6 +215,14 @@ class LeastLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class _Comparison:
+    """A run of a candidate at one rate, and whether it shows that the candidate cannot win."""
+
+    verdict: Verdict
+    lost: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LowestEnergy:
     """Finds the fewest joules per output token, at the required rate or else at the candidate's own capacity.
 
@@ -217,10 +232,12 @@ class LowestEnergy:
 
     Attributes:
         tester: Runs the candidates.
+        distance_from_defaults: Returns how far a candidate is from the defaults of its hardware.
         weight: Returns the factor on a candidate's joules: 1, or for carbon the grams per kWh of its electricity.
     """
 
     tester: CandidateTester
+    distance_from_defaults: Callable[[Candidate], tuple[int, ...]]
     weight: Callable[[Candidate], float] = equal_unit_cost
     _estimates: dict[tuple[Candidate, float], float] = field(default_factory=dict, repr=False, compare=False)
     _idles: dict[Candidate, float] = field(default_factory=dict, repr=False, compare=False)
@@ -286,17 +303,21 @@ class LowestEnergy:
             if not strained.met or self._loses(candidate, best, strained, 1 + TIE):
                 return tester.refuse(candidate, best, strained)
             return self._scored(candidate, nominal, strained)
-        if best is not None and (shown := self._loss_at_some_rate(candidate, best)) is not None:
-            return tester.refuse(candidate, best, shown)
-        floor = tester.probe(candidate, tester.floor_per_s(candidate), sizes.quick)
-        if tester.ruled_out(candidate, floor):
-            return tester.refuse(candidate, None, floor)
+        compared = None if best is None else self._compared_at_some_rate(candidate, best)
+        if compared is not None and compared.lost:
+            return tester.refuse(candidate, best, compared.verdict)
+        if compared is not None and compared.verdict.met:
+            floor = compared.verdict
+        else:
+            floor = tester.probe(candidate, tester.floor_per_s(candidate), sizes.quick)
+            if tester.ruled_out(candidate, floor):
+                return tester.refuse(candidate, None, floor)
 
         def probe(rate: float) -> Verdict:
             return tester.probe(candidate, rate, tester.first_size(candidate, rate))
 
         start, step = tester.start_per_s(candidate, best), WIDEN if best is None else CLOSE_STEP
-        found = find_capacity(probe, start, floor, 0.05, first_step=step)
+        found = find_capacity(probe, start, floor, _RATE_TOLERANCE, first_step=step)
         rate = found.requests_per_s
         verdict = tester.probe(candidate, rate, sizes.full)
         while not verdict.met and rate > tester.floor_per_s(candidate):
@@ -304,12 +325,13 @@ class LowestEnergy:
             verdict = tester.probe(candidate, rate, sizes.full)
         return self._scored(candidate, rate, verdict) if verdict.met else tester.refuse(candidate, best, verdict)
 
-    def _loss_at_some_rate(self, candidate: Candidate, best: Outcome) -> Verdict | None:
-        """Return a verdict that shows that a candidate without a required load cannot win; None if it may win.
+    def _compared_at_some_rate(self, candidate: Candidate, best: Outcome) -> _Comparison | None:
+        """Return what a run at one rate tells about a candidate without a required load; None without a best score.
 
         A token needs the least energy at the highest rate. So a candidate cannot win if it needs more than the best
         with full batches, or at a rate that it does not carry. The estimate chooses that rate, at which the candidate
-        should need slightly more than the best; only simulated runs decide.
+        should need slightly more than the best, or slightly less if it is not simpler and must therefore be better by
+        more than a tie; only simulated runs decide.
         """
         if best.score is None:
             return None
@@ -318,16 +340,18 @@ class LowestEnergy:
         if self._joules(candidate, full_per_s) > best_j * SHORT_ENERGY_MARGIN:
             full_load = tester.simulated(candidate, full_per_s, tester.sizes.quick)
             if self._loses(candidate, best, full_load, SHORT_ENERGY_MARGIN):
-                return full_load
-        rate = full_per_s
+                return _Comparison(full_load, lost=True)
+        simpler = is_simpler(self.distance_from_defaults, candidate, best.candidate)
+        rate, aim = full_per_s, _CLEARLY_MORE if simpler else 1 - HALF_TIE
         for _ in range(_EQUAL_ENERGY_STEPS):  # watts hardly depend on the rate, so that this converges at once
-            rate = min(rate * self._joules(candidate, rate) / (best_j * _CLEARLY_MORE), full_per_s)
-        missed = tester.race(candidate, rate)
-        if missed.met:
-            return None
+            rate = min(rate * self._joules(candidate, rate) / (best_j * aim), full_per_s)
+        found = tester.race(candidate, rate)
+        if found.met:
+            return _Comparison(found, lost=False)
         there = tester.simulated(candidate, rate, tester.sizes.full)
-        margin = 1 + TIE if there.stable else SHORT_ENERGY_MARGIN  # filling up and draining count in an unstable run
-        return missed if self._loses(candidate, best, there, margin) else None
+        tied = 1 + TIE if simpler else 1 - TIE
+        margin = tied if there.stable else SHORT_ENERGY_MARGIN  # filling up and draining count in an unstable run
+        return _Comparison(found, self._loses(candidate, best, there, margin))
 
     def _loses(self, candidate: Candidate, best: Outcome | None, verdict: Verdict, margin: float) -> bool:
         """Return whether a run with batches at least as full needs more energy than the best, by more than a factor."""
@@ -405,7 +429,7 @@ def assess_for(
 ) -> ObjectiveAssess:
     """Return what measures the candidates of a search for an objective (see PlanRequest.objective)."""
     if objective in ("energy", "carbon"):
-        return LowestEnergy(tester, gco2e_per_kwh if objective == "carbon" else equal_unit_cost)
+        return LowestEnergy(tester, distance_from_defaults, gco2e_per_kwh if objective == "carbon" else equal_unit_cost)
     if objective == "latency":
         return LowestLatency(tester)
     with_load = tester.requests_per_s is not None or tester.required is not None

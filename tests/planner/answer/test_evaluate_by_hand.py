@@ -332,10 +332,28 @@ def test_the_rates_around_the_plan_are_simulated() -> None:
     assert {3.0, 7.0, 8.8, 10.0, 10.8} <= simulated
     capacity = found.capacity_requests_per_s
     assert capacity is not None
-    assert {round(capacity * step, 6) for step in (0.3, 0.7, 0.88)} <= simulated
+    assert 0.88 * capacity > 10.8
+    assert {round(capacity * step, 6) for step in (0.88, 1.0, 1.08)} <= simulated
+    assert round(capacity * 0.7, 6) not in simulated  # below 10.8, where the rates around 10 show the curve
     near = [p.requests_per_s for p in found.plan.curve]
     assert near == sorted(near)
     assert len(found.plan.curve) >= 9
+
+
+@pytest.mark.parametrize("rate_per_s", [None, 10.0, 14.9])
+def test_a_plan_that_holds_is_the_same_plan(rate_per_s: float | None) -> None:
+    found, same = evaluator(KnownPlan(), rate_per_s), evaluator(KnownPlan(), rate_per_s)
+    held = found.entry_that_holds(TWO, None, BEST)
+    assert held is not None
+    assert held.plan == same.entry(TWO, None, BEST).plan
+
+
+def test_no_capacity_is_sought_for_a_plan_that_misses_the_required_rate() -> None:
+    toy = KnownPlan()
+    assert evaluator(toy, 15.2).entry_that_holds(TWO, 15.2, BEST) is None
+    around = sorted(15.2 * step for step in (*evaluate._CURVE_STEPS, 1.0))
+    assert sorted({load.requests_per_s for load in toy.loads}) == pytest.approx(around)
+    assert not evaluator(KnownPlan(), 15.2).entry(TWO, 15.2, BEST).holds
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,11 @@ def test_a_miss_settles_only_what_needs_at_least_the_rate_that_was_missed() -> N
     with_load = race_of(SeatsToy(capacity_per_s={2048: 10.0}), 12.0)
     missed = Outcome(best.candidate, "pruned", 0.0, 12.0, 1.5, "ttft.p90", None)
     assert with_load.settled(simpler, best, missed)
-    for other in (LeastLoad(race.tester, race), LowestEnergy(race.tester), LowestLatency(race.tester)):
+    for other in (
+        LeastLoad(race.tester, race),
+        LowestEnergy(race.tester, race.distance_from_defaults),
+        LowestLatency(race.tester),
+    ):
         assert not other.settled(plain, best, missed)
 
 

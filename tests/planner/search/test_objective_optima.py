@@ -289,7 +289,7 @@ def test_the_energy_at_the_capacity_needs_no_capacity_of_a_candidate_that_uses_m
             tester = without_a_load(draw)
             with pytest.MonkeyPatch.context() as patch:
                 if not early:
-                    patch.setattr(LowestEnergy, "_loss_at_some_rate", lambda *_: None)
+                    patch.setattr(LowestEnergy, "_compared_at_some_rate", lambda *_: None)
                 outcome, _ = found_by(assess_of("energy", tester), draw)
             assert outcome is not None
             assert outcome.score is not None
@@ -300,12 +300,14 @@ def test_the_energy_at_the_capacity_needs_no_capacity_of_a_candidate_that_uses_m
     assert sum(cost[True]) < 0.6 * sum(cost[False])
 
 
-def test_what_loses_at_some_rate_loses_at_its_capacity() -> None:
-    """A candidate that is left out for a missed rate would have needed more energy at its own capacity."""
+@pytest.mark.parametrize(("simpler", "least"), [(True, 1 + TIE), (False, 1 - TIE)])
+def test_what_loses_at_some_rate_loses_at_its_capacity(simpler: bool, least: float) -> None:
+    """A simpler candidate that is left out would have needed more at its capacity, another one no less than a tie."""
     left_out = kept = 0
     for draw in range(2):
-        assess = assess_of("energy", without_a_load(draw))
         best, *others = (c for c in space() if c.hardware.n_accelerators == 8 and c.max_num_seqs in (1024, 128))
+        distance = partial(_distance_from, best, -1 if simpler else 1)
+        assess = assess_for("energy", without_a_load(draw), distance, lambda _: 1.0)
         found = assess(best, None)
         assert found.score is not None
         for c in others:
@@ -314,6 +316,26 @@ def test_what_loses_at_some_rate_loses_at_its_capacity() -> None:
                 kept += 1
             elif alone.score is not None:
                 left_out += 1
-                assert alone.score > found.score * (1 + TIE), c
+                assert alone.score > found.score * least, c
     assert left_out > 20
     assert kept > 5
+
+
+def _distance_from(best: Candidate, of_others: int, c: Candidate) -> tuple[int, ...]:
+    return (0 if c == best else of_others,)
+
+
+def test_a_tie_that_is_not_simpler_needs_no_capacity() -> None:
+    """Limits that the best plan does not reach change nothing: one rate is simulated, and no capacity sought."""
+    tester = CandidateTester(QueueToy(0.4), SLOS, SIZES, 0, 0.9, None)
+    best, twin = candidate(tensor_parallel=8, max_num_seqs=1024), candidate(tensor_parallel=8, max_num_seqs=512)
+    floor = tester.probe(best, tester.floor_per_s(best), SIZES.full)
+    carried = tester.capacity(best, floor, tester.start_per_s(best))
+    score = tester.simulated(best, carried.requests_per_s, SIZES.full).joules_per_output_token
+    for of_others, feasible in ((-1, True), (1, False)):
+        toy = QueueToy(0.4)
+        own = CandidateTester(toy, SLOS, SIZES, 0, 0.9, None)
+        assess = assess_for("energy", own, partial(_distance_from, best, of_others), lambda _: 1.0)
+        assert assess(twin, replace(carried, score=score)).feasible == feasible
+        n_full = sum(load.n_requests == SIZES.full for _, load in dict.fromkeys(toy.loads))
+        assert (n_full > 3) == feasible

@@ -129,7 +129,7 @@ def test_a_journal_resumes_where_it_was_interrupted(tmp_path: Path) -> None:
 def test_energy_and_latency_objectives_equal_brute_force() -> None:
     candidates, rate = space(), 4.0
     tester = CandidateTester(QueueToy(0.4), SLOS, SIZES, 0, 0.9, rate)
-    for assess in (LowestEnergy(tester), LowestLatency(tester)):
+    for assess in (LowestEnergy(tester, lambda _: (0,)), LowestLatency(tester)):
         scores = [assess(c, None) for c in candidates]
         best = min(o.score for o in scores if o.score is not None)
         found = search(candidates, assess, SearchSettings(100, 0)).best
