@@ -293,6 +293,10 @@ class _Processes:
         """End all processes at once and wait until they are gone."""
         for process in list((self._executor._processes or {}).values()):
             process.kill()
+        # A worker that was killed while it sent a result has left a part of it, for whose rest the executor would wait.
+        # Once no process can write any more, it reads the end instead.
+        if (results := self._executor._result_queue) is not None:
+            results._writer.close()  # type: ignore[attr-defined]
         self._executor.shutdown(wait=True)
 
     def _note_loss(self, future: Future[Any]) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing import active_children
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,36 @@ def test_a_task_that_fails_fails_here() -> None:
 
     with pytest.raises(InputError, match="no such task"):
         ProcessPool(2).map(work, range(5))
+    assert not active_children()
+
+
+def test_a_worker_that_is_killed_while_it_sends_a_result_is_not_waited_for(tmp_path: Path) -> None:
+    here, sending = os.getpid(), tmp_path / "sending"
+
+    def send_half(connection: Connection, buffer: bytes, *_: object) -> None:
+        os.write(connection.fileno(), buffer[: len(buffer) // 2])
+        sending.touch()
+        time.sleep(300)
+
+    def work(_: int) -> None:
+        if os.getpid() != here:
+            Connection._send = send_half  # type: ignore[attr-defined]
+            return
+        while not sending.exists():
+            time.sleep(0.001)
+        raise InputError("no such task", 0, "1")
+
+    def too_late(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, too_late)
+    signal.alarm(60)
+    try:
+        with pytest.raises(InputError, match="no such task"):
+            ProcessPool(2).map(work, range(2))
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
     assert not active_children()
 
 
