@@ -173,6 +173,8 @@ def _started(
     from simulator.verify import engines
 
     limits = replace(engines.SHORT_LIMITS, weight_dtype=dtype, threads=n_threads)
+    if model is not None:
+        engines.check_model(model)
     engines.check_startable(engine, limits, python, server)
     model = model or write_tiny_model(user_folder("models") / TINY_NAME)
     return engines.STARTERS[engine](engines.EngineChoice(model, limits, python, server, port))

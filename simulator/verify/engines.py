@@ -21,6 +21,7 @@ from catalogs.deployments.schema import Deployment, load_deployment
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.io.http import ServerUrl, get_json, plain_text
+from catalogs.io.input_files import is_file
 from simulator.schedulers.llama_cpp import count_passes
 
 if TYPE_CHECKING:
@@ -89,6 +90,17 @@ def engine_subject(
     )
     target = Endpoint(launch.url if launch else "", SERVED_NAME, str(choice.model))
     return EngineSubject(deployment, target, launch, read_steps)
+
+
+def check_model(folder: Path) -> None:
+    """Check that a folder may hold a Hugging Face model.
+
+    Raises:
+        InputError: It does not, for example because the path is a name of the catalog.
+    """
+    if not is_file(folder / "config.json"):
+        rule = "a model to serve is a folder with the config.json, weights and tokenizer of a Hugging Face model"
+        raise InputError(rule, str(folder), hint="without --model, a small one with random weights is served")
 
 
 def check_startable(engine: str, limits: ServedLimits, python: Path | None, server: Path | None) -> None:

@@ -67,6 +67,7 @@ def test_options_that_cannot_be_measured(options: list[str], said: str, capsys, 
         (["--engine", "transformers", "--dtype", "fp8"], "requires unquantised weights"),
         (["--engine", "llama.cpp"], "llama.cpp's server was not found"),
         (["--engine", "llama.cpp", "--dtype", "bf16"], "weights in fp32"),
+        (["--model", "llama3.1-8b"], "folder with the config.json"),
         (["--endpoint", "http://127.0.0.1:9"], "needs a deployment file"),
     ],
 )
