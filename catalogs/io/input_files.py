@@ -18,6 +18,9 @@ MOST_DOCUMENT_BYTES: Final = 32 * 2**20
 #: Largest size of a file with one entry per request (a trace, the result of a load test), in bytes.
 MOST_DATA_BYTES: Final = 512 * 2**20
 
+#: How similar the whole name of a file of another kind must be.
+_SIMILAR: Final = 0.75
+
 #: Entries of a folder that are compared with the name of a file that does not exist.
 MOST_ENTRIES: Final = 10_000
 
@@ -49,9 +52,10 @@ def user_path(text: str) -> Path:
 
 
 def nearest_file(path: Path) -> str | None:
-    """Return the file of the same kind in the same folder whose name is most similar; None if there is none or no need.
+    """Return the file in the same folder whose name is most similar; None if `path` exists or none is similar.
 
-    Only for paths that the user of this machine has typed, because an error would show a distant user a name.
+    Files of the same kind take precedence. Only for paths that the user of this machine has typed, because an error
+    would show a distant user a name.
     """
     if exists(path):
         return None
@@ -61,8 +65,10 @@ def nearest_file(path: Path) -> str | None:
     except (OSError, ValueError):
         return None
     by_stem = {file.stem: file.name for file in files if file.suffix.lower() == path.suffix.lower()}
-    found = nearest_name(path.stem, by_stem)
-    return None if found is None else str(path.with_name(by_stem[found]))
+    found = by_stem.get(nearest_name(path.stem, by_stem) or "") or nearest_name(
+        path.name, [file.name for file in files], _SIMILAR
+    )
+    return None if found is None else str(path.with_name(found))
 
 
 def read_limited(path: Path, what: str, most_bytes: int = MOST_DOCUMENT_BYTES) -> bytes:

@@ -14,7 +14,12 @@ from catalogs.io.yaml_files import validate_as
 from planner.problem.candidate import DeploymentOverrides
 
 #: Keys that follow from others or have their own option, and what to use instead.
-WHATIF_ELSEWHERE: Final = {"hardware": "--hw", "kv_blocks": "gpu_memory_utilization"}
+WHATIF_ELSEWHERE: Final = {
+    "hardware": "--hw",
+    "kv_blocks": "gpu_memory_utilization",
+    "rate": "--rate",
+    "workload": "--workload",
+}
 
 PLAN_ELSEWHERE: Final = {
     **WHATIF_ELSEWHERE,

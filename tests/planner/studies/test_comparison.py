@@ -158,6 +158,12 @@ def test_settings() -> None:
         parse_keys(["max_num_seqs=1", "max_num_seqs=2"])
 
 
+@pytest.mark.parametrize("key", ["rate", "workload"])
+def test_what_has_an_option_of_its_own_is_answered_with_it(key: str) -> None:
+    with pytest.raises(InputError, match=f"nearest valid choice: --{key}"):
+        parse_keys([f"{key}=1"])
+
+
 def test_nothing_changed_is_the_plan_again() -> None:
     """The same requests on the same deployment: the plan's own figures; its capacity is sought from elsewhere."""
     plan = answer().plans[0]
