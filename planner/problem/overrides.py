@@ -93,8 +93,16 @@ class Overrides:
 
     @classmethod
     def read(cls, value: object) -> object:
-        """Return the overrides of a mapping or of None; any other value unchanged."""
-        return cls.of(value or {}) if value is None or isinstance(value, dict) else value
+        """Return the overrides of a mapping or of None; overrides are returned unchanged.
+
+        Raises:
+            InputError: The value is none of these, or deployment.yaml does not accept a key or a value.
+        """
+        if isinstance(value, cls):
+            return value
+        if value is not None and not isinstance(value, dict):
+            raise InputError("fixed holds keys of deployment.yaml with their values", value, "{kv_dtype: fp8}")
+        return cls.of(value or {})
 
     def __bool__(self) -> bool:
         return bool(self.values)
