@@ -200,6 +200,15 @@ def fault_error(rule: str, fault: Mapping[str, Any]) -> InputError:
     return InputError(rule, fault.get("input"), nearest, hint)
 
 
+#: The bound that each of pydantic's faults names, and the step from it to the nearest valid whole number.
+_BOUNDS: Final = {
+    "less_than_equal": ("le", 0),
+    "greater_than_equal": ("ge", 0),
+    "less_than": ("lt", -1),
+    "greater_than": ("gt", 1),
+}
+
+
 def nearest_choice(fault: Mapping[str, Any]) -> str | None:
     """Return the valid choice nearest to the value of pydantic's error, or None where no one is near.
 
@@ -209,8 +218,11 @@ def nearest_choice(fault: Mapping[str, Any]) -> str | None:
         return nearest_number(fault["input"], is_whole=fault["type"].startswith("int_"))
     if fault["type"] == "literal_error":
         return nearest_name(str(fault["input"]), re.findall("'([^']*)'", fault["ctx"]["expected"]))
-    name = {"less_than_equal": "le", "greater_than_equal": "ge"}.get(fault["type"])
-    return None if name is None else f"{fault['ctx'][name]:.12g}"
+    name, step = _BOUNDS.get(fault["type"], ("", 0))
+    bound = fault.get("ctx", {}).get(name)
+    if bound is None or (step and not isinstance(bound, int)):  # no number is nearest to a bound that is excluded
+        return None
+    return f"{bound + step:.12g}"
 
 
 def check_keys(model: type[M], data: object, where: str) -> M:
