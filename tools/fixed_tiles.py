@@ -20,7 +20,6 @@ import numpy as np
 
 from calibration.families.fixed_tiles import (
     FLASHINFER,
-    MULTIPROCESSORS,
     TILE_COLUMNS,
     TILE_DEPTH,
     fixed_tile_s,
@@ -29,6 +28,7 @@ from calibration.families.fixed_tiles import (
 from calibration.operators.operators import Gemm
 from catalogs.arrays import FloatArray
 from catalogs.hardware.catalog import parse_hardware
+from catalogs.hardware.specs import Accelerator
 
 #: (hardware, n, k) -> microseconds by rows.
 PUBLISHED: Final[dict[tuple[str, int, int], dict[int, float]]] = {
@@ -69,7 +69,7 @@ def fitted() -> dict[str, float]:
     for key in FITTED:
         hardware, n, k = key
         for m, us in PUBLISHED[key].items():
-            waves, depth = _waves(m, n, k), np.ceil(k / TILE_DEPTH)
+            waves, depth = _waves(m, n, k, _accelerator(hardware)), np.ceil(k / TILE_DEPTH)
             rows.append([float(hardware == "gb200"), 1.0, waves, waves * depth])
             seconds.append(us * 1e-6)
     measured = np.array(seconds)
@@ -77,17 +77,21 @@ def fitted() -> dict[str, float]:
     return dict(zip(("launch", "start", "wave", "pass"), map(float, found), strict=True))
 
 
-def _waves(m: int, n: int, k: int) -> float:
+def _accelerator(hardware: str) -> Accelerator:
+    return parse_hardware("gb200-nvl72" if hardware == "gb200" else hardware).accelerator
+
+
+def _waves(m: int, n: int, k: int, accelerator: Accelerator) -> float:
     tiles = np.ceil(m / tile_rows(np.array(float(n)), np.array(float(k)))) * np.ceil(n / TILE_COLUMNS)
-    return float(np.ceil(tiles / MULTIPROCESSORS))
+    return float(np.ceil(tiles / accelerator.multiprocessors))
 
 
 def compared(launch_s: float) -> list[tuple[str, int, int, int, float, float]]:
     """Return (hardware, n, k, m, published seconds, seconds of the model) of every product."""
     found = []
     for (hardware, n, k), times in PUBLISHED.items():
-        unit = parse_hardware("gb200-nvl72" if hardware == "gb200" else hardware).accelerator
-        model_s: FloatArray = fixed_tile_s(Gemm(np.array(list(times), dtype=float), n, k, FLASHINFER), unit)
+        rows = np.array(list(times), dtype=float)
+        model_s: FloatArray = fixed_tile_s(Gemm(rows, n, k, FLASHINFER), _accelerator(hardware))
         added = launch_s if hardware == "gb200" else 0.0
         found += [
             (hardware, n, k, m, us * 1e-6, float(s) + added) for (m, us), s in zip(times.items(), model_s, strict=True)

@@ -32,8 +32,6 @@ TILE_COLUMNS: Final = 128
 
 TILE_DEPTH: Final = 128  # values of k that a multiprocessor multiplies in one pass of its loop
 
-MULTIPROCESSORS: Final = 148  # of B200, GB200, B300 and GB300
-
 START_S: Final = 1.49e-6  # of the kernel
 
 WAVE_S: Final = 2.18e-6  # first reads and last writes of the tiles that run at once
@@ -68,7 +66,7 @@ def fixed_tile_s(op: Gemm, accelerator: Accelerator) -> FloatArray:
     """Return the seconds of a product whose input is in FP8, in the broadcast shape of m, n and k."""
     m, n, k = broadcast(op.m, op.n, op.k)
     row_tiles = np.ceil(np.maximum(m, 1.0) / tile_rows(n, k))
-    waves = np.ceil(row_tiles * np.ceil(n / TILE_COLUMNS) / MULTIPROCESSORS)
+    waves = np.ceil(row_tiles * np.ceil(n / TILE_COLUMNS) / accelerator.multiprocessors)
     computing_s = waves * (WAVE_S + PASS_S * np.ceil(k / TILE_DEPTH))
     reads = np.where(n * k > accelerator.cache_bytes, row_tiles, 1.0)
     reading_s = reads * n * k / (MEMORY_SHARE * accelerator.memory_bandwidth_bytes_per_s)

@@ -30,7 +30,7 @@ from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, Pos
 from catalogs.deployments.schema import Deployment, check_staleness, deployment_of_keys
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.input_files import exists, user_path
-from catalogs.io.yaml_files import StrictYamlBlock, read_yaml, validate_as
+from catalogs.io.yaml_files import StrictYamlBlock, read_typed_yaml, validate_as
 from catalogs.models.names import load_names
 from catalogs.networks.files import find_network, list_networks
 from catalogs.networks.names import load_names as load_network_names
@@ -177,7 +177,7 @@ def load_any_deployment(path: Path) -> Deployment | NetworkDeployment:
     Raises:
         InputError: The file is unreadable, a key is unknown, or a value is out of range.
     """
-    data, where = read_yaml(Path(path)), Path(path).name
+    data, where = read_typed_yaml(Path(path)), Path(path).name
     model = data.get("model")
     if isinstance(model, str):
         if is_network(model):

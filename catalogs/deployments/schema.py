@@ -13,7 +13,7 @@ from catalogs.deployments.speculation import Speculative
 from catalogs.engines.profile import KvTransfer, RankDispatch
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.host_copies import PageSize
-from catalogs.io.yaml_files import StrictYamlBlock, read_yaml, validate_as
+from catalogs.io.yaml_files import StrictYamlBlock, read_typed_yaml, validate_as
 from catalogs.models.media_items import Modality
 
 #: Which steps run in CUDA graphs, by vLLM's names (config/compilation.py, CUDAGraphMode).
@@ -315,7 +315,11 @@ def load_deployment(path: Path) -> Deployment:
     Raises:
         InputError: The file is unreadable, a key is unknown, or a value is out of range.
     """
-    return deployment_of_keys(read_yaml(Path(path)), Path(path).name)
+    return deployment_of_keys(read_typed_yaml(Path(path)), Path(path).name)
+
+
+#: Keys of an answer of `plan --json`, which is easily given in place of the deployment that it recommends.
+_ANSWER_KEYS: Final = frozenset({"schema_version", "request", "feasible"})
 
 
 def deployment_of_keys(data: dict[str, Any], where: str) -> Deployment:
@@ -324,8 +328,11 @@ def deployment_of_keys(data: dict[str, Any], where: str) -> Deployment:
     Where there are pools, a model or hardware that only the pools name is taken from the first pool.
 
     Raises:
-        InputError: A key is unknown, or a value is out of range.
+        InputError: A key is unknown, a value is out of range, or the keys are those of an answer.
     """
+    if data.keys() >= _ANSWER_KEYS:
+        hint = "write the deployment with plan ... --deployment-out FILE.yaml, or its files with plan deploy"
+        raise InputError("this is an answer of plan, not a deployment", where, hint=hint)
     pools = data.get("pools")
     if isinstance(pools, list) and pools and isinstance(pools[0], dict):
         data = {key: pools[0][key] for key in ("model", "hardware") if key in pools[0]} | data

@@ -48,7 +48,7 @@ def parse_hardware(text: str) -> Hardware:
     _check_nodes(text, nodes, rest)
     if ":" in name:
         return _slices(plain, nodes, name, count)
-    file = files.read_hardware_file(name)
+    file = _file_of(name, text)
     most = file.node.max_accelerators
     if nodes == 1 and count > most > 1 and count % most == 0:  # the count fills several whole nodes
         _check_nodes(text, count // most, f"{file.name}x{most}")
@@ -60,6 +60,20 @@ def parse_hardware(text: str) -> Hardware:
         notice = f"{plain} is {nodes} nodes of one {file.name} each; one node of {nodes} is {file.name}x{nodes}"
         return replace(found, notices=(notice,))
     return found
+
+
+def _file_of(name: str, text: str) -> files.HardwareFile:
+    """Return the file of a name.
+
+    Raises:
+        InputError: The name is unknown. If it is a known one with one number too many, or with a number that is too
+            large to be read, the message names the usual form.
+    """
+    known = name.partition("x")[0]
+    if files.find_hardware_file(name) is None and files.find_hardware_file(known) is not None:
+        most = files.read_hardware_file(known).node.max_accelerators
+        raise InputError("hardware must be NAME, NAMExCOUNT or NODES*NAMExCOUNT", text, f"{known}x{most}")
+    return files.read_hardware_file(name)
 
 
 def canonical_order(text: str) -> str:

@@ -121,7 +121,7 @@ def get_text(address: str, headers: Mapping[str, str] | None = None, timeout_s: 
     if reader.status is not None:
         raise ReplyError(f"the server answers {reader.status}", printed)
     if reader.problem is not None:
-        raise InputError(reader.problem, printed)
+        raise InputError(reader.problem, printed, hint=reader.hint)
     if reader.body is None:
         reader.cancelled.set()
         raise InputError(f"the server did not finish its reply within {timeout_s:.2g} s", printed)
@@ -157,6 +157,7 @@ class _Reader:
         self._request, self._ends_s = request, ends_s
         self.body: bytes | None = None
         self.problem: str | None = None
+        self.hint: str | None = None
         self.status: int | None = None
         self.cancelled = threading.Event()
 
@@ -174,6 +175,7 @@ class _Reader:
                 return  # the time is over: that is the problem, however the connection reports it
             reason = plain_text(getattr(error, "reason", None) or error or type(error).__name__)
             self.problem = f"no server answers at this address ({reason})"
+            self.hint = "check the host and the port, and that the server runs there"
 
     def _read(self) -> bytes:
         chunks, size = [], 0

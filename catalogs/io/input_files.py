@@ -6,16 +6,23 @@
 from __future__ import annotations
 
 import os
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from catalogs.errors import InputError
+from catalogs.errors import InputError, nearest_name
 
 #: Largest size of a document (a configuration, an answer), in bytes; those that are written have less than a tenth.
 MOST_DOCUMENT_BYTES: Final = 32 * 2**20
 
 #: Largest size of a file with one entry per request (a trace, the result of a load test), in bytes.
 MOST_DATA_BYTES: Final = 512 * 2**20
+
+#: How similar the whole name of a file of another kind must be.
+_SIMILAR: Final = 0.75
+
+#: Entries of a folder that are compared with the name of a file that does not exist.
+MOST_ENTRIES: Final = 10_000
 
 #: Levels of nesting that a document may have.
 MOST_LEVELS: Final = 100
@@ -42,6 +49,26 @@ def exists(path: Path | str) -> bool:
 def user_path(text: str) -> Path:
     """Return the path that a text means, where `~` is the home folder and an unknown user's `~name` is itself."""
     return Path(os.path.expanduser(text))
+
+
+def nearest_file(path: Path) -> str | None:
+    """Return the file in the same folder whose name is most similar; None if `path` exists or none is similar.
+
+    Files of the same kind take precedence. Only for paths that the user of this machine has typed, because an error
+    would show a distant user a name.
+    """
+    if exists(path):
+        return None
+    try:
+        with os.scandir(path.parent) as entries:
+            files = [Path(entry.name) for entry in islice(entries, MOST_ENTRIES) if entry.is_file()]
+    except (OSError, ValueError):
+        return None
+    by_stem = {file.stem: file.name for file in files if file.suffix.lower() == path.suffix.lower()}
+    found = by_stem.get(nearest_name(path.stem, by_stem) or "") or nearest_name(
+        path.name, [file.name for file in files], _SIMILAR
+    )
+    return None if found is None else str(path.with_name(found))
 
 
 def read_limited(path: Path, what: str, most_bytes: int = MOST_DOCUMENT_BYTES) -> bytes:

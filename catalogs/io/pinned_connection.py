@@ -143,7 +143,9 @@ def _look_up(host: str, port: int, timeout_s: float) -> tuple[str, ...]:
     thread.join(timeout_s)
     if not found:
         why = plain_text(problem[0]) if problem else f"no answer within {timeout_s:.3g} s"
-        raise InputError(f"the name of the server is unknown ({why})", host)
+        nearest = "localhost" if "." not in host else None
+        hint = None if nearest else "check its spelling, and that this machine reaches a name server"
+        raise InputError(f"the name of the server is unknown ({why})", host, nearest, hint)
     return tuple(found)
 
 

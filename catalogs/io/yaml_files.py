@@ -14,7 +14,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from catalogs.errors import InputError, nearest_name, nearest_number, shortened
-from catalogs.io.input_files import read_text
+from catalogs.io.input_files import nearest_file, read_text
 from catalogs.io.yaml_loader import MOST_CHARACTERS, load_documents, load_yaml
 
 #: The folder of the shipped data.
@@ -91,6 +91,21 @@ def _not_yaml(error: yaml.YAMLError, where: str) -> InputError:
     return InputError(f"{where}{line} is not valid YAML: {getattr(error, 'problem', None) or error}")
 
 
+def read_typed_yaml(path: Path) -> dict[str, Any]:
+    """Return the mapping in a YAML file whose path the user of this machine has typed.
+
+    Raises:
+        InputError: The file cannot be read or is not a valid mapping; the message names the nearest existing file.
+    """
+    try:
+        return read_yaml(path)
+    except InputError as error:
+        nearest = nearest_file(path)
+        if nearest is None:
+            raise
+        raise InputError(error.rule, error.value, nearest, error.hint) from None
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file.
 
@@ -137,7 +152,7 @@ def _first_error(fields: Collection[str], error: ValidationError, where: str) ->
     first = (unknown or _inside_union(errors))[0]
     key = ".".join(map(str, first["loc"]))
     if unknown:
-        nearest = nearest_name(key, fields) or ", ".join(fields)
+        nearest = nearest_name(key, fields) or _of_initials(key, fields) or ", ".join(fields)
         return InputError(f"{where}: unknown key {key!r}", nearest=nearest if len(first["loc"]) == 1 else None)
     if first["type"] == "missing":
         return InputError(f"{where}: key {key!r} is missing")
@@ -148,6 +163,12 @@ def _first_error(fields: Collection[str], error: ValidationError, where: str) ->
     message = first["msg"].removeprefix("Value error, ")  # pydantic's prefix before our messages
     message = message[:1].lower() + message[1:]
     return fault_error(": ".join(part for part in (where, key, message) if part), first)
+
+
+def _of_initials(short: str, fields: Collection[str]) -> str | None:
+    """Return the key whose words have these initials: tensor_parallel for tp; None if there is not exactly one."""
+    found = [field for field in fields if "".join(word[:1] for word in field.split("_")) == short.lower()]
+    return found[0] if len(found) == 1 else None
 
 
 #: Beginnings of the types of pydantic's faults where a number is expected (int_parsing, int_from_float, float_type).
@@ -179,6 +200,15 @@ def fault_error(rule: str, fault: Mapping[str, Any]) -> InputError:
     return InputError(rule, fault.get("input"), nearest, hint)
 
 
+#: The bound that each of pydantic's faults names, and the step from it to the nearest valid whole number.
+_BOUNDS: Final = {
+    "less_than_equal": ("le", 0),
+    "greater_than_equal": ("ge", 0),
+    "less_than": ("lt", -1),
+    "greater_than": ("gt", 1),
+}
+
+
 def nearest_choice(fault: Mapping[str, Any]) -> str | None:
     """Return the valid choice nearest to the value of pydantic's error, or None where no one is near.
 
@@ -188,8 +218,11 @@ def nearest_choice(fault: Mapping[str, Any]) -> str | None:
         return nearest_number(fault["input"], is_whole=fault["type"].startswith("int_"))
     if fault["type"] == "literal_error":
         return nearest_name(str(fault["input"]), re.findall("'([^']*)'", fault["ctx"]["expected"]))
-    name = {"less_than_equal": "le", "greater_than_equal": "ge"}.get(fault["type"])
-    return None if name is None else f"{fault['ctx'][name]:.12g}"
+    name, step = _BOUNDS.get(fault["type"], ("", 0))
+    bound = fault.get("ctx", {}).get(name)
+    if bound is None or (step and not isinstance(bound, int)):  # no number is nearest to a bound that is excluded
+        return None
+    return f"{bound + step:.12g}"
 
 
 def check_keys(model: type[M], data: object, where: str) -> M:

@@ -179,7 +179,7 @@ def _discard(stream: TextIO) -> None:
 
 
 def _usage(error: Exception) -> str:
-    """Return what is wrong with the command line, with the help of an argument that is missing.
+    """Return what is wrong with the command line; where something is missing, with its help and the whole form.
 
     typer checks values with pydantic. Its own message leaves out the value, which pydantic's error holds.
     """
@@ -189,8 +189,18 @@ def _usage(error: Exception) -> str:
         from catalogs.io.yaml_files import fault_error  # here, because it takes 50 ms
 
         return str(fault_error(message.rstrip("."), faults(include_url=False)[0]))
-    help_text = getattr(getattr(error, "param", None), "help", None) if message.startswith("Missing") else None
-    return f"{message.rstrip('.')}: {help_text}" if help_text else message
+    missing, context = getattr(error, "param", None), getattr(error, "ctx", None)
+    if missing is None or context is None or not message.startswith("Missing"):
+        return message
+    rule = f"{message.rstrip('.')}: {missing.help.rstrip('.')}" if getattr(missing, "help", None) else message
+    required = [_as_typed(param) for param in context.command.params if param.required]
+    return str(InputError(rule, nearest=" ".join([context.command_path, *required])))
+
+
+def _as_typed(param: Any) -> str:
+    """Return a parameter of a command as its user types it: the name of a value, behind that of an option."""
+    value = str(param.metavar or param.name.upper()).strip("{}")
+    return value if param.param_type_name == "argument" else f"{param.opts[0]} {value}"
 
 
 def _end_interrupted(name: str, text: str = "") -> int:

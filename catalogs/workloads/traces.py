@@ -93,7 +93,7 @@ def read_trace(path: Path, hash_block_tokens: int | None = None, tokenizer: str 
     Raises:
         InputError: A row breaks a rule; the message names the first such row, counted from 1.
     """
-    where = f"trace {path.name}"
+    where = f"trace {path.name or path}"
     if path.is_dir():
         return _session_trace(
             [each for file in session_files(path) for each in _sessions(_content(file, where), where)], where

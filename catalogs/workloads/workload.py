@@ -342,5 +342,5 @@ def _from_mapping(data: dict[str, object], name: str, folder: Path, where: str) 
 
 def _whole(name: str, value: int, low: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
-        raise InputError(f"{name} must be a whole number >= {low}", value)
+        raise InputError(f"{name} must be a whole number >= {low}", value, str(low))
     return int(value)

@@ -73,10 +73,8 @@ _WALK_STEPS: Final = 40
 #: Most reductions of the rate if the whole cluster, or the noise between seeds, makes it less sure than one replica.
 _SURE_STEPS: Final = 8
 
-#: Largest factor by which a rate that is sure is raised at a time, and how often it is raised.
+#: Largest factor by which a rate that is sure is raised at a time.
 _RAISE: Final = 1.15
-
-_MOST_RAISES: Final = 3
 
 #: Most replicas that are simulated together; of larger deployments one replica under its share is simulated.
 MOST_REPLICAS: Final = 64
@@ -92,18 +90,20 @@ LEAST_SEEDS: Final = 3
 class SeedBudget:
     """Independent seeds for the capacity, for the latency curve around it, and for the figures of the plan.
 
-    `whole_cluster` tells whether the figures come from all replicas together.
+    `whole_cluster` tells whether the figures come from all replicas together, and `most_raises` how often a capacity
+    is raised at most while the plan is sure at it.
     """
 
     capacity: int
     curve: int
     figures: int
     whole_cluster: bool
+    most_raises: int
 
 
-BEST: Final = SeedBudget(capacity=4, curve=2, figures=4, whole_cluster=True)
+BEST: Final = SeedBudget(capacity=4, curve=2, figures=4, whole_cluster=True, most_raises=3)
 
-OTHER: Final = SeedBudget(capacity=1, curve=1, figures=3, whole_cluster=False)
+OTHER: Final = SeedBudget(capacity=1, curve=1, figures=3, whole_cluster=False, most_raises=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +195,7 @@ class PlanEvaluator:
         towards = [] if capacity is None else self._towards(candidate, rate, capacity, effort.curve)
         seen, limit = [*probes, *around, *self.shared_out(towards)], None
         if required is None and capacity is not None:
-            raises = effort.capacity > 1 and start_per_s is not None and not start_is_capacity
-            at, limit = self._surest(candidate, at, seen, effort, _MOST_RAISES if raises else 0)
+            at, limit = self._surest(candidate, at, seen, effort, start_per_s is None or start_is_capacity)
         rate, details, verdict, error = at.requests_per_s, at.details, at.verdict, at.error
         curve = seen if required is None else around  # a required rate gets one verdict, whatever the start of the walk
         bars = self._bars(verdict, curve, error)
@@ -314,31 +313,30 @@ class PlanEvaluator:
         return _Point(rate, details, judge([d.observation for d in details], self.tester.slos))
 
     def _surest(
-        self, candidate: Candidate, at: _Point, seen: list[Verdict], effort: SeedBudget, n_raises: int
+        self, candidate: Candidate, at: _Point, seen: list[Verdict], effort: SeedBudget, is_capacity: bool
     ) -> tuple[_Point, str | None]:
         """Return the highest rate at which a plan is sure, and what limits it; the last rate tried if there is none.
 
         Rates come from the latency curve, and each is simulated with all seeds before it counts. A start that is sure
-        is raised once if the capacity has a single seed, and otherwise as `n_raises` tells.
+        is raised as often as `effort` tells.
 
         Args:
             candidate: The candidate.
             at: The figures at the start.
             seen: The verdicts that form the curve; those at higher rates are added.
-            effort: The numbers of seeds.
-            n_raises: How often a start that is sure is raised. With 0 it is the capacity of one seed, which is raised
-                only if all seeds together are sure at a rate that is higher by `_RAISE`.
+            effort: The numbers of seeds and of raises.
+            is_capacity: Whether the start is the capacity of one seed. With several raises, it is then raised only if
+                all seeds together are sure at a rate that is higher by `_RAISE`.
         """
         at, limit = self._lowered(candidate, at, seen, effort)
-        if limit is None and n_raises == 0 and effort.capacity > 1:
-            _, limit = self._sure_rate(at.requests_per_s * _RAISE, at, seen)
-            n_raises = _MOST_RAISES if limit is None else 0  # the seed of the search meets less than the others
-        if limit is None and effort.capacity == 1:
+        if limit is None and effort.most_raises == 1:
             return self._raised_once(candidate, at, seen, effort)
-        if limit is not None or n_raises == 0:
+        if limit is None and is_capacity:
+            _, limit = self._sure_rate(at.requests_per_s * _RAISE, at, seen)  # one seed may meet less than the others
+        if limit is not None:
             return at, limit
         speed, reached, n_seen = self.tester.allowance(candidate).speed, [at], len(seen)
-        for _ in range(n_raises):
+        for _ in range(effort.most_raises):
             highest = reached[-1].requests_per_s * _RAISE
             seen.append(self._verdict(candidate, highest * speed, effort.curve))
             surest, limit = self._sure_rate(highest, reached[-1], seen)

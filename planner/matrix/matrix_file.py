@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, PositiveInt, field_validator
 from catalogs.deployments.resolve import check_dtype
 from catalogs.deployments.schema import Deployment, deployment_of_keys
 from catalogs.errors import InputError, nearest_name
-from catalogs.io.yaml_files import DATA, Seed, StrictYamlBlock, read_yaml, validate_as
+from catalogs.io.yaml_files import DATA, Seed, StrictYamlBlock, read_typed_yaml, validate_as
 from catalogs.workloads.limits import MOST_REQUESTS
 
 #: Folder of the matrices that `--preset` names.
@@ -218,7 +218,7 @@ def read_matrix(path: Path) -> MatrixFile:
     Raises:
         InputError: The file is unreadable, a key is unknown, or a value breaks a rule.
     """
-    return validate_as(MatrixFile, {"name": path.stem} | read_yaml(path), path.name)
+    return validate_as(MatrixFile, {"name": path.stem} | read_typed_yaml(path), path.name)
 
 
 def read_preset(name: str) -> MatrixFile:

@@ -147,11 +147,17 @@ def _first_fault(model: type[BaseModel], error: ValidationError, whole: str) -> 
         return InputError(f"{whole} needs the key {key}")
     if first["type"] == "less_than_equal":
         if str(first["input"]).strip(" +-").lower() == "nan":
-            return _WrongValue(key, " must be a number", first["input"], "1")
+            return _WrongValue(key, " must be a number", first["input"], _usual_number(model, key))
         most = f"{first['ctx']['le']:,.0f}"
         return _WrongValue(key, f" must be at most {most}", first["input"], most.replace(",", ""))
     given = first["input"] if isinstance(first["input"], str | int | float) else type(first["input"]).__name__
     return _WrongValue(key, f": {first['msg'][:1].lower()}{first['msg'][1:]}", given)
+
+
+def _usual_number(model: type[BaseModel], key: str) -> str:
+    """Return the default of a key, which is valid in any case, or 1 where its default is not a number."""
+    default = next((field.default for name, field in model.model_fields.items() if key in (name, field.alias)), None)
+    return f"{default:g}" if isinstance(default, float) else "1"
 
 
 # ---- values in user notation

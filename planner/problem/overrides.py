@@ -14,7 +14,12 @@ from catalogs.io.yaml_files import validate_as
 from planner.problem.candidate import DeploymentOverrides
 
 #: Keys that follow from others or have their own option, and what to use instead.
-WHATIF_ELSEWHERE: Final = {"hardware": "--hw", "kv_blocks": "gpu_memory_utilization"}
+WHATIF_ELSEWHERE: Final = {
+    "hardware": "--hw",
+    "kv_blocks": "gpu_memory_utilization",
+    "rate": "--rate",
+    "workload": "--workload",
+}
 
 PLAN_ELSEWHERE: Final = {
     **WHATIF_ELSEWHERE,
@@ -88,8 +93,16 @@ class Overrides:
 
     @classmethod
     def read(cls, value: object) -> object:
-        """Return the overrides of a mapping or of None; any other value unchanged."""
-        return cls.of(value or {}) if value is None or isinstance(value, dict) else value
+        """Return the overrides of a mapping or of None; overrides are returned unchanged.
+
+        Raises:
+            InputError: The value is none of these, or deployment.yaml does not accept a key or a value.
+        """
+        if isinstance(value, cls):
+            return value
+        if value is not None and not isinstance(value, dict):
+            raise InputError("fixed holds keys of deployment.yaml with their values", value, "{kv_dtype: fp8}")
+        return cls.of(value or {})
 
     def __bool__(self) -> bool:
         return bool(self.values)

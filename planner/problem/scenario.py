@@ -14,7 +14,7 @@ import yaml
 from catalogs.deployments.key_texts import parse_value
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.json_files import read_json
-from catalogs.io.yaml_files import read_yaml
+from catalogs.io.yaml_files import read_typed_yaml
 from catalogs.ui.shared_options import DEFAULT_WORKLOAD
 from planner.problem.load_curve import peak_of
 from planner.problem.overrides import PLAN_ELSEWHERE, parse_keys, settable
@@ -114,7 +114,7 @@ def scenario_keys(scenario: Values, where: str) -> dict[str, Any]:
 def _read(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file, or in a .json file (YAML would read its 1e-05 as text)."""
     if path.suffix != ".json":
-        return read_yaml(path)
+        return read_typed_yaml(path)
     found = read_json(path)
     if not isinstance(found, dict):
         raise InputError(f"{path} must hold key: value pairs", type(found).__name__)
@@ -215,7 +215,9 @@ def _set(found: dict[str, Any], name: str, value: object, once: bool) -> None:
 
 def _unknown(name: str, where: str) -> InputError:
     """Return the error for an unknown key, which names the key that was probably meant."""
-    return InputError(f"{where}: neither a request nor deployment.yaml has this key", name, _nearest(name))
+    nearest = _nearest(name)
+    hint = None if nearest else "`plan keys` lists the keys of a request"
+    return InputError(f"{where}: neither a request nor deployment.yaml has this key", name, nearest, hint)
 
 
 def _nearest(name: str) -> str | None:

@@ -15,6 +15,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from catalogs.errors import InputError
+from catalogs.io.input_files import nearest_file
 from catalogs.io.json_files import read_json
 from catalogs.ui.charts import COLOURS, MARKS, logarithmic_axis, number_text
 from catalogs.ui.html_page import (
@@ -65,7 +66,7 @@ def read_front(path: Path, answer: Answer) -> FrontFile:
     try:
         found = FrontFile.model_validate_json(json.dumps(read_json(path, "cannot read the front")))
     except InputError as error:
-        raise InputError(error.rule, error.value, hint=HOW) from None
+        raise InputError(error.rule, error.value, nearest_file(path), HOW) from None
     except ValidationError as error:
         raise input_error(FrontFile, error, f"{path} is not a front of `plan front --json`") from None
     if found.schema_version != SCHEMA_VERSION:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from pydantic import ValidationError, create_model
 
 from catalogs.errors import InputError
+from catalogs.io.input_files import nearest_file
 from catalogs.io.json_files import read_json
 from planner.answer.schema import SCHEMA_VERSION, Answer
 from planner.problem.key_definition import input_error
@@ -35,7 +36,7 @@ def read_answer(path: Path) -> Answer:
     try:
         data = read_json(path, "cannot read the answer")
     except InputError as error:
-        raise InputError(error.rule, error.value, hint=HOW) from None
+        raise InputError(error.rule, error.value, nearest_file(path), HOW) from None
     return parse_answer(data, str(path))
 
 

@@ -271,14 +271,21 @@ def _with_measured_host(resolved: ResolvedDeployment) -> ResolvedDeployment:
     return replace(resolved, engine=engine, notices=(*resolved.notices, found.notice))
 
 
+#: Limits that hardly any engine exceeds by default, for the advice to those who set far more.
+_USUAL_LIMITS: Final = {"max_num_seqs": 2048, "max_num_batched_tokens": 16384}
+
+
 def _nearest(resolved: ResolvedDeployment, memory: MemoryPlan) -> str:
     """Return the smallest change that makes the deployment fit.
 
-    Candidates are a shorter max_model_len, narrower weights and more accelerators, in this order.
+    Candidates are, in this order, a shorter max_model_len, usual batches, narrower weights and more accelerators.
     """
     if memory.longest_sequence_tokens >= SHORTEST_SEQUENCE_TOKENS:
         return f"max_model_len {memory.longest_sequence_tokens}"
-    unit = resolved.hardware.accelerator
+    limits, unit = resolved.limits, resolved.hardware.accelerator
+    smaller = {key: size for key, size in _USUAL_LIMITS.items() if size < getattr(limits, key)}
+    if smaller and _holds(_with_limits(resolved, **smaller)):
+        return ", ".join(f"{key} {size}" for key, size in smaller.items())
     for dtype in ("fp8", "int4"):
         narrower = replace(resolved, weight_dtype=dtype)
         if dtype != resolved.weight_dtype and (dtype in unit.peak_flops or dtype == "int4") and _holds(narrower):

@@ -148,7 +148,8 @@ def _round_trip_s(server: PinnedServer, timeout_s: float) -> float:
             times.append(time.perf_counter() - began_s)
         if times:
             return min(times)
-    raise InputError(f"no server accepts connections at this address ({why})", server.url.base)
+    hint = "give the host and port that the server prints when it starts"
+    raise InputError(f"no server accepts connections at this address ({why})", server.url.base, hint=hint)
 
 
 def _served_names(url: ServerUrl, key: str | None, timeout_s: float) -> list[str] | None:

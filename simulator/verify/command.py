@@ -90,13 +90,13 @@ def verify(
     _check_engine(engine)
     effort = _effort(input_tokens, output_tokens, requests, repeats, tuple(rate or ()))
     n_threads = _threads(threads)
-    folder = _results_folder(out, engine if url is None else "endpoint")
     if url is not None:
         subject, client = _running(url, deployment, served, tokenizer, key_env, python)
     else:
         subject, client = _started(engine, model, dtype, n_threads, python, server, port)
     if docs is not None:
         screen.check_place(docs, subject.deployment.engine)
+    folder = _results_folder(out, engine if url is None else "endpoint")
     found = compare(subject, client, effort, folder, lambda text: typer.echo(text, err=True), machine)
     # The result is written first, so that a later failure does not lose the measurement.
     write_json(screen.document(found), str(folder / "verify.json"))
@@ -163,7 +163,7 @@ def _started(
 ) -> tuple[EngineSubject, Client]:
     """Return an engine that this command starts, and the client that loads it.
 
-    Without a model, a small one with random weights is written.
+    Without a model, a small one with random weights is written, after a check that the engine can be started.
 
     Raises:
         InputError: The engine or the model cannot be used.
@@ -173,6 +173,9 @@ def _started(
     from simulator.verify import engines
 
     limits = replace(engines.SHORT_LIMITS, weight_dtype=dtype, threads=n_threads)
+    if model is not None:
+        engines.check_model(model)
+    engines.check_startable(engine, limits, python, server)
     model = model or write_tiny_model(user_folder("models") / TINY_NAME)
     return engines.STARTERS[engine](engines.EngineChoice(model, limits, python, server, port))
 

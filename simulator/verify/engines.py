@@ -21,6 +21,7 @@ from catalogs.deployments.schema import Deployment, load_deployment
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.io.http import ServerUrl, get_json, plain_text
+from catalogs.io.input_files import is_file
 from simulator.schedulers.llama_cpp import count_passes
 
 if TYPE_CHECKING:
@@ -91,6 +92,32 @@ def engine_subject(
     return EngineSubject(deployment, target, launch, read_steps)
 
 
+def check_model(folder: Path) -> None:
+    """Check that a folder may hold a Hugging Face model.
+
+    Raises:
+        InputError: It does not, for example because the path is a name of the catalog.
+    """
+    if not is_file(folder / "config.json"):
+        rule = "a model to serve is a folder with the config.json, weights and tokenizer of a Hugging Face model"
+        raise InputError(rule, str(folder), hint="without --model, a small one with random weights is served")
+
+
+def check_startable(engine: str, limits: ServedLimits, python: Path | None, server: Path | None) -> None:
+    """Check that an engine has the data type, and that its programs and those of its client are installed.
+
+    Raises:
+        InputError: The engine cannot run with this data type here, or a program is missing.
+    """
+    _ = limits.torch_dtype  # raises where the weights are quantised
+    if engine == "llama.cpp":
+        if limits.weight_dtype != "fp32":
+            raise InputError("verify runs llama.cpp with weights in fp32", limits.weight_dtype, "fp32")
+        engines.find_llama_server(server)
+    if engine != "transformers":
+        engines.find_vllm(python)
+
+
 def vllm(choice: EngineChoice) -> tuple[EngineSubject, Client]:
     """Return vLLM on this machine, driven by its own load client."""
     python = engines.find_vllm(choice.python)
@@ -118,8 +145,7 @@ def llama_cpp(choice: EngineChoice) -> tuple[EngineSubject, Client]:
     """
     from calibration.serve.gguf_file import write_gguf
 
-    if choice.limits.weight_dtype != "fp32":
-        raise InputError("verify runs llama.cpp with weights in fp32", choice.limits.weight_dtype, "fp32")
+    check_startable("llama.cpp", choice.limits, choice.python, choice.server)
     program, python = engines.find_llama_server(choice.server), engines.find_vllm(choice.python)
     weights = write_gguf(choice.model, choice.model / "model.gguf")
     launch = engines.llama_cpp(program, weights, choice.port or free_port(), choice.limits)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -22,10 +24,14 @@ from calibration.families.gemm import GemmModel
 from calibration.operators.cost import ROOFLINE
 from calibration.operators.operators import Gemm
 from calibration.operators.roofline import roofline_s
-from catalogs.hardware.catalog import parse_hardware
+from catalogs.hardware.catalog import list_hardware, parse_hardware
+from catalogs.hardware.specs import Accelerator
 
 B200 = parse_hardware("b200").accelerator
 ROWS = np.array([1.0, 32.0, 256.0, 4096.0, 16384.0])
+
+
+BLACKWELL = [unit for name in list_hardware() if (unit := parse_hardware(name).accelerator).is_data_center_blackwell]
 
 
 def product(m: float, n: int, k: int) -> float:
@@ -45,6 +51,19 @@ def test_tiles_that_run_at_once_take_the_time_of_one() -> None:
     assert product(1.0, 2048, 1024) == pytest.approx(START_S + wave_s)
     assert product(9 * 32.0, 2048, 1024) == product(1.0, 2048, 1024)
     assert product(9 * 32.0 + 1.0, 2048, 1024) == pytest.approx(START_S + 2 * wave_s)
+
+
+def test_a_slice_with_half_of_the_multiprocessors_starts_a_wave_after_half_of_the_tiles() -> None:
+    """74 multiprocessors hold four tiles of rows by 16 of columns; a fifth starts a new wave."""
+    half = replace(B200, multiprocessors=B200.multiprocessors // 2)
+    few, more = (float(fixed_tile_s(Gemm(m, 2048, 1024, FLASHINFER), half)) for m in (4 * 32.0, 4 * 32.0 + 1.0))
+    assert few == product(1.0, 2048, 1024)
+    assert more == pytest.approx(few + WAVE_S + 8 * PASS_S)
+
+
+@pytest.mark.parametrize("unit", BLACKWELL, ids=lambda unit: unit.name)
+def test_the_catalog_states_the_multiprocessors_of_every_board_that_has_the_kernel(unit: Accelerator) -> None:
+    assert unit.multiprocessors > 0
 
 
 def test_weights_beyond_the_cache_are_read_again_for_every_tile_of_rows() -> None:

@@ -48,6 +48,9 @@ def test_yaml_and_json_read_alike(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("model: m\nhardware: h100\ntensor_paralel: 2\n", "nearest valid choice: tensor_parallel"),
+        ("model: m\nhardware: h100\ntp: 2\n", "nearest valid choice: tensor_parallel"),  # by its initials
+        ("model: m\nhardware: h100\nqq: 2\n", "nearest valid choice: model, engine, hardware, "),
+        ("schema_version: 3\nrequest: {}\nfeasible: true\n", "an answer of plan, not a deployment"),
         ("model: m\n", "'hardware' is missing"),
         ("model: m\nhardware: h100\nreplicas: 0\n", "replicas"),
         ("model: m\nhardware: h100\nreplicas: two\n", "replicas"),
@@ -70,6 +73,9 @@ def test_bad_files_are_one_line(tmp_path: Path, text: str, words: str) -> None:
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file"):
         load_deployment(tmp_path / "none.yaml")
+    (tmp_path / "chosen.yaml").touch()
+    with pytest.raises(InputError, match=r"No such file.*; nearest valid choice: .*/chosen\.yaml$"):
+        load_deployment(tmp_path / "choosen.yaml")
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,10 @@ def test_more_than_a_node_holds_are_whole_nodes_and_say_so() -> None:
         ("9xh100", "h100x8"),
         ("0 x h100", "h100x1"),
         ("2*3*h100", "h100"),
+        ("h100x8x8", "h100x8"),
+        ("h100x99999999999999999999", "h100x8"),  # too many digits for a count
+        ("l4x", "l4x8"),
+        ("gb200-nvl72xx4", "gb200-nvl72x72"),
     ],
 )
 def test_bad_names_and_counts_name_the_nearest(text: str, nearest: str) -> None:

@@ -143,5 +143,5 @@ def test_texts_of_servers_are_one_short_line() -> None:
 def test_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with pytest.raises(InputError, match="no server answers"):
+    with pytest.raises(InputError, match=r"no server answers.*; hint: check the host and the port"):
         get_text(f"http://127.0.0.1:{port}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, PositiveFloat, PositiveInt
 
 from catalogs.errors import InputError, nearest_number
 from catalogs.io.yaml_files import validate_as
@@ -18,6 +18,9 @@ class Block(BaseModel):
 
     n: int = 1
     share: float = 0.5
+    count: PositiveInt = 1
+    below: int = Field(default=1, lt=10)
+    ratio: PositiveFloat = 0.5
 
 
 @pytest.mark.parametrize(
@@ -40,6 +43,15 @@ def test_the_nearest_number_is_what_the_value_begins_with(key: str, value: objec
         validate_as(Block, {key: value}, "b.yaml")
     assert (wrong.value.value, wrong.value.nearest) == (value, nearest)
     assert bool(wrong.value.hint) == (nearest is None)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "nearest"), [("count", -3, "1"), ("count", 0, "1"), ("below", 10, "9"), ("ratio", -1, None)]
+)
+def test_beyond_an_excluded_bound_the_next_whole_number_is_nearest(key: str, value: int, nearest: str | None) -> None:
+    with pytest.raises(InputError) as wrong:
+        validate_as(Block, {key: value}, "b.yaml")
+    assert (wrong.value.value, wrong.value.nearest) == (value, nearest)
 
 
 NUMBER_LIKE = st.from_regex(r"[0-9,_.eE% ]{1,12}", fullmatch=True)

@@ -102,9 +102,17 @@ def test_a_name_that_changes_after_the_check_leads_nowhere_else(names: dict[str,
         assert not inner.requests
 
 
-def test_an_unknown_name_is_one_line() -> None:
-    with pytest.raises(InputError, match="name of the server is unknown"):
-        pinned("http://does-not-exist.invalid/")
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [("http://does-not-exist.invalid/", "hint: check its spelling"), ("notaurl", "nearest valid choice: localhost")],
+)
+def test_an_unknown_name_is_one_line(url: str, advice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(InputError, match=f"name of the server is unknown .*; {advice}"):
+        pinned(url)
 
 
 def test_a_proxy_of_the_environment_sees_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,6 +89,9 @@ def test_every_entry_has_a_published_count_a_source_and_a_date(alias: str) -> No
         ("mixtral-8x7b", 46_702_792_704),
         ("qwen2.5-0.5b", 494_032_768),  # tied, with biases
         ("phi-4", 14_659_507_200),
+        ("phi-4-mini", 3_836_021_760),  # tied, with three query heads for each KV head
+        ("olmo-2-7b", 7_298_617_344),  # with norms over all heads
+        ("deepseek-r1-distill-qwen-1.5b", 1_777_088_000),  # its base has tied embeddings, the distillation does not
     ],
 )
 def test_some_are_counted_to_the_last_parameter(alias: str, published: int) -> None:

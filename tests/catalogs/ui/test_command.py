@@ -294,3 +294,10 @@ def test_what_is_ignored_stays_ignored() -> None:
         assert run_command("plan", hung_up) == 0
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_missing_argument_is_one_line_with_the_form_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command("catalog", app, ["show", "hardware"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "Missing argument" in line
+    assert line.endswith("; nearest valid choice: catalog show KIND NAME")

@@ -283,6 +283,11 @@ def test_settings_reach_the_request_and_the_deployment() -> None:
     [
         ("max_usd_per_hour=inf", "max_usd_per_hour must be at most 1,000,000,000,000: got 'inf'"),
         ("tariff.usd_per_hour=nan", "tariff.usd_per_hour must be a number: got 'nan'"),
+        ("confidence=.nan", "confidence must be a number: got nan; nearest valid choice: 0.9"),
+        (
+            "fixed=3",
+            "fixed holds keys of deployment.yaml with their values: got 3; nearest valid choice: {kv_dtype: fp8}",
+        ),
         ("accounting.spot_recovery=9e99h", "accounting.spot_recovery must be at most"),
     ],
 )

@@ -104,9 +104,28 @@ def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     screen = capsys.readouterr().out
     assert "A is better at: capacity, requests/s" in screen
     assert max(map(len, screen.splitlines())) <= PIPED
-    assert run_command("plan", app, ["compare", str(a), str(tmp_path / "c.json")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["a.json"], "'B.json': Second answer; nearest valid choice: plan compare A.json B.json"),
+        ([], "'A.json': Answer written by plan --json; nearest valid choice: plan compare A.json B.json"),
+        (["a.json", "answr.json"], "got 'answr.json'; nearest valid choice: answer.json; hint: write it with plan"),
+        (["A.JSON", "answer.json"], "got 'A.JSON'; nearest valid choice: a.json"),
+        (["no/a.json", "a.json"], "got 'no/a.json'; hint: write it with plan"),
+    ],
+)
+def test_an_answer_that_is_missing_is_one_line_with_the_nearest_choice(
+    names: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.json", "answer.json"):
+        Path(name).write_text(json.dumps(data()))
+    assert run_command("plan", app, ["compare", *names]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
+    assert said in err
 
 
 @pytest.mark.parametrize(("text", "value"), [("x2", 20.0), ("X0.5", 5.0), ("12", 12.0)])
@@ -137,6 +156,12 @@ def test_settings() -> None:
             parse_keys([text])
     with pytest.raises(InputError, match=r"twice.*max_num_seqs=2.*choice: max_num_seqs=1"):
         parse_keys(["max_num_seqs=1", "max_num_seqs=2"])
+
+
+@pytest.mark.parametrize("key", ["rate", "workload"])
+def test_what_has_an_option_of_its_own_is_answered_with_it(key: str) -> None:
+    with pytest.raises(InputError, match=f"nearest valid choice: --{key}"):
+        parse_keys([f"{key}=1"])
 
 
 def test_nothing_changed_is_the_plan_again() -> None:

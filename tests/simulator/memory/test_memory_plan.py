@@ -117,6 +117,22 @@ def test_a_plant_that_does_not_fit_names_the_nearest_that_does() -> None:
     assert error.value.nearest is not None
 
 
+@pytest.mark.parametrize(
+    ("limits", "nearest"),
+    [
+        ({"max_num_batched_tokens": 10**9}, "max_num_batched_tokens 16384"),
+        (
+            {"max_num_seqs": 10**22},
+            "max_num_seqs 2048, max_num_batched_tokens 16384",
+        ),  # the tokens follow the sequences
+    ],
+)
+def test_a_batch_that_does_not_fit_is_answered_with_a_usual_one(limits: dict[str, int], nearest: str) -> None:
+    with pytest.raises(InputError, match="activations") as error:
+        fit(Deployment(model="llama-3.1-8b", hardware="h100x1", **limits))
+    assert error.value.nearest == nearest
+
+
 def test_an_open_length_is_lowered_to_the_cache_and_a_given_one_is_not() -> None:
     open_length = Deployment(model="llama-3.1-8b", hardware="rtx4090x1", weight_dtype="bf16")
     lowered, plan = fit(open_length)

@@ -58,6 +58,31 @@ def test_options_that_cannot_be_measured(options: list[str], said: str, capsys, 
     assert not (tmp_path / "home").exists()  # nothing was made
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "vLLM is not installed"),
+        (["--python", "/no/python"], "no such Python interpreter"),
+        (["--dtype", "int4"], "requires unquantised weights: got 'int4'; nearest valid choice: fp32, bf16 or fp16"),
+        (["--engine", "transformers", "--dtype", "fp8"], "requires unquantised weights"),
+        (["--engine", "llama.cpp"], "llama.cpp's server was not found"),
+        (["--engine", "llama.cpp", "--dtype", "bf16"], "weights in fp32"),
+        (["--model", "llama3.1-8b"], "folder with the config.json"),
+        (["--endpoint", "http://127.0.0.1:9"], "needs a deployment file"),
+    ],
+)
+def test_an_engine_that_cannot_be_started_is_found_before_anything_is_written(
+    options: list[str], said: str, capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("calibration.serve.engines.shutil.which", lambda _: None)
+    monkeypatch.setattr("calibration.serve.engines.importlib.util.find_spec", lambda _: None)
+    assert run_command("calibrate", app, ["verify", *options, "--out", str(tmp_path / "out")]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert said in lines[0]
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_recorded_command_names_no_path_of_this_machine_except_its_inputs() -> None:
     """A replay would otherwise write to the outputs of the first run, which exist, and be refused."""
     options = inspect.signature(verify_command).parameters
