@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, Protocol
 
 from planner.evaluation.capacity import WIDEN, find_capacity
@@ -27,7 +28,7 @@ SHORT_ENERGY_MARGIN: Final = 1.1
 _CLEARLY_MORE: Final = 1.04
 
 #: Relative distance of the two rates between which the capacity of a candidate lies in a search for the least energy.
-_RATE_TOLERANCE: Final = 0.05
+_RATE_TOLERANCE: Final = TIE
 
 #: Steps of the iteration that finds the rate of a comparison.
 _EQUAL_ENERGY_STEPS: Final = 3
@@ -313,16 +314,11 @@ class LowestEnergy:
             if tester.ruled_out(candidate, floor):
                 return tester.refuse(candidate, None, floor)
 
-        def probe(rate: float) -> Verdict:
-            return tester.probe(candidate, rate, tester.first_size(candidate, rate))
-
         start, step = tester.start_per_s(candidate, best), WIDEN if best is None else CLOSE_STEP
-        found = find_capacity(probe, start, floor, _RATE_TOLERANCE, first_step=step)
-        rate = found.requests_per_s
-        verdict = tester.probe(candidate, rate, sizes.full)
-        while not verdict.met and rate > tester.floor_per_s(candidate):
-            rate *= 1 - 2 * TIE  # the short runs were slightly too optimistic
-            verdict = tester.probe(candidate, rate, sizes.full)
+        probe = partial(tester.probe, candidate, n_requests=sizes.full)
+        hopeless = partial(tester.hopeless, candidate) if best is None else None
+        rate = find_capacity(probe, start, floor, _RATE_TOLERANCE, hopeless, step).requests_per_s
+        verdict = probe(rate)  # the floor may be a short run
         return self._scored(candidate, rate, verdict) if verdict.met else tester.refuse(candidate, best, verdict)
 
     def _compared_at_some_rate(self, candidate: Candidate, best: Outcome) -> _Comparison | None:
