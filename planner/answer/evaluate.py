@@ -73,6 +73,9 @@ _WALK_STEPS: Final = 40
 #: Most reductions of the rate if the whole cluster, or the noise between seeds, makes it less sure than one replica.
 _SURE_STEPS: Final = 8
 
+#: Largest factor between a capacity and a higher rate that is not sure, once there is one.
+_BETWEEN: Final = 1.05
+
 #: Largest factor by which a rate that is sure is raised at a time.
 _RAISE: Final = 1.15
 
@@ -368,10 +371,11 @@ class PlanEvaluator:
         least_per_s = at.requests_per_s * (1 + TOLERANCE)
         if surest is None or surest <= least_per_s:
             return at, limit
-        higher, missed = self._lowered(candidate, self._point(candidate, surest, effort), seen, effort, least_per_s)
-        limit = missed or limit
-        raised = higher.requests_per_s > least_per_s and self._is_sure(higher, seen)
-        return higher if raised else at, limit
+        higher = self._point(candidate, surest, effort)
+        if self._is_sure(higher, seen):
+            return higher, limit
+        limit = self._missed(higher.verdict, self._bars(higher.verdict, seen, higher.error))
+        return self._raised_between(candidate, at, surest, seen, effort), limit
 
     def _lowered(
         self, candidate: Candidate, at: _Point, seen: list[Verdict], effort: SeedBudget, least_per_s: float = 0.0
@@ -397,11 +401,11 @@ class PlanEvaluator:
     def _raised_between(
         self, candidate: Candidate, at: _Point, unsure_per_s: float, seen: list[Verdict], effort: SeedBudget
     ) -> _Point:
-        """Return a point at which a plan is sure, at most a factor of `_RAISE` below a rate at which it is not.
+        """Return a point at which a plan is sure, at most a factor of `_BETWEEN` below a rate at which it is not.
 
         A latency curve that rises late may lead from an unsure rate to one that is far too low.
         """
-        while unsure_per_s > at.requests_per_s * _RAISE:
+        while unsure_per_s > at.requests_per_s * _BETWEEN:
             middle = self._point(candidate, math.sqrt(at.requests_per_s * unsure_per_s), effort)
             if self._is_sure(middle, seen):
                 at = middle
