@@ -156,7 +156,7 @@ def _repeated(
     system, better = SYSTEM_OF[hardware], {}
     if "gemm" in found:
         own = version or newest_version(tables, system, "gemm", "gemm_perf", engine)
-        releases_of = [(e, v) for e, v in releases(tables, hardware) if (e, v) != (engine, own) and whole(e, v)]
+        releases_of = [r for r in releases(tables, hardware) if r != (engine, own) and reads_all_tables(*r)]
         others = [read_family(tables, system, "gemm", *release) for release in releases_of]
         known = [rows for rows in others if rows is not None]
         better["gemm"] = median_products(found["gemm"], known, parse_hardware(hardware).accelerator)
@@ -195,7 +195,7 @@ def releases(tables: Path, hardware: str) -> list[tuple[str, str]]:
     return sorted((f.parent.parent.name, f.parent.name) for f in files)
 
 
-def whole(engine: str, version: str) -> bool:
+def reads_all_tables(engine: str, version: str) -> bool:
     """Return whether all tables of a release count, and not its products alone."""
     return version not in ONLY_PRODUCTS.get(engine, ())
 
@@ -208,7 +208,7 @@ def older_products(tables: Path, hardware: str, engine: str, version: str) -> di
     1.4 times as long as those of 1.3.0rc20 with few rows and 3.4 times with 8,192, whereas products in bf16 and nvfp4
     take the same time in both tables. On Hopper, where another kernel quantises, block-scaled products take the same
     time too (1.00 to 1.02). A release has two families here: the products, and blocks of MLA, which are those of the
-    engine's newest release with these products in place of their own. It is empty for other accelerators.
+    engine's newest release with these products in place of their own. The result is empty for other accelerators.
     """
     unit, system = parse_hardware(hardware).accelerator, SYSTEM_OF[hardware]
     newest = newest_version(tables, system, "mla", TABLE_OF["prefill"], engine)

@@ -103,7 +103,7 @@ def import_releases(tables: Path, hardware: str) -> Iterator[tuple[Release, dict
     if hardware not in aiconfigurator.SYSTEM_OF or not folder.is_dir():
         return
     for engine, version in aiconfigurator.releases(folder, hardware):
-        if not aiconfigurator.whole(engine, version):
+        if not aiconfigurator.reads_all_tables(engine, version):
             if products := aiconfigurator.older_products(folder, hardware, engine, version):
                 yield Release(engine, version), products
         elif engine != "vllm":
