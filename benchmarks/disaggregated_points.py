@@ -40,6 +40,7 @@ from measured_points import SEED, written
 from pool_recipes import Recipe, limits_of, recipes
 
 from catalogs.deployments.schema import load_deployment
+from catalogs.engines.files import list_engines
 from catalogs.hardware.catalog import list_hardware
 from catalogs.workloads.workload import load_workload
 from simulator.cluster.compiled import compile_fleet
@@ -121,7 +122,7 @@ def points(
     exchanged: dict[str, Any] = {
         "known_rows": kept,
         "point": point,
-        "catalog": lambda _kind: list_hardware(),
+        "catalog": lambda kind: {"hardware": list_hardware, "engines": list_engines}[kind](),
         "by_group": lambda *_: None,
         "summarise": lambda *_: None,
     }

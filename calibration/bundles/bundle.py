@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from calibration.bundles.files import ARRAYS_NAME, JSON_NAME, BundleFacts, Release, read_bundle
-from calibration.bundles.releases import joined, minor, nearest_release, releases_in
+from calibration.bundles.releases import by_distance, joined, minor, nearest_release, releases_in
 from calibration.bundles.transfer import SAME_CHIP_ERROR, same_chip, stand_ins, transferred_cost
 from calibration.families.base import FamilyModel
 from calibration.families.collective import CollectiveModel
@@ -315,7 +315,11 @@ def _timed(folder: Path) -> list[Release]:
 
 
 def _of_engine(found: Bundle, folder: Path, rule: str | None, engine: EngineProfile | None) -> Bundle:
-    """Return a shipped bundle with the operators of the release nearest to the engine's version."""
+    """Return a shipped bundle with the operators of the release nearest to the engine's version.
+
+    What was not timed in that release has the times of the engine's other releases, the nearest first, and otherwise
+    those of the bundle.
+    """
     if engine is None:
         return found
     own = Release(str(found.provenance["engine"]), str(found.provenance["engine_version"]))
@@ -333,9 +337,13 @@ def _of_engine(found: Bundle, folder: Path, rule: str | None, engine: EngineProf
         lender = None if tables is None else nearest_release(releases, Release(tables, engine.version))
         return found if lender is None else _with_cut_experts(found, lender, releases[lender])
     release = _assemble(found.accelerator, *_read(known[nearest]), rule)
-    models = joined(release.models, found.models)
-    lent = {f: str(own) for f in found.models if f not in release.models}
-    errors = {**{f: e for f, e in found.errors.items() if f in lent}, **release.errors}
+    models, errors, lent = release.models, release.errors, dict[str, str]()
+    others = [r for r in by_distance(known, nearest) if r != nearest and r.engine == nearest.engine]
+    lending = [(r, _assemble(found.accelerator, *_read(known[r]), None)) for r in others]
+    for version, other in (*lending, (own, found)):
+        lent |= {f: str(version) for f in other.models if f not in models}
+        errors = {**{f: e for f, e in other.errors.items() if f not in models}, **errors}
+        models = joined(models, other.models)
     return replace(release, models=models, errors=errors, shipped=True, lent=lent)
 
 

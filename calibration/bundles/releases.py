@@ -1,7 +1,8 @@
 """The operator tables of engine releases, and the choice of the release that prices the steps of an engine.
 
 The folder of an accelerator holds its bundle, and bundles of other engine releases in HARDWARE/releases/ENGINE-VERSION.
-A release holds only what was timed in it; the bundle of the accelerator lends the rest.
+A release holds only what was timed in it. Other releases of the same engine lend the rest, and the bundle of the
+accelerator lends what none of them timed.
 """
 
 from __future__ import annotations
@@ -38,11 +39,16 @@ def releases_in(folder: Path) -> dict[Release, Path]:
     return found
 
 
+def by_distance(known: Iterable[Release], wanted: Release) -> list[Release]:
+    """Return the releases of the wanted engine, that with the nearest version first, the older of two before."""
+    aim = minor(wanted.version)
+    own = [r for r in known if r.engine == wanted.engine]
+    return sorted(own, key=lambda r: (abs(minor(r.version) - aim), minor(r.version)))
+
+
 def nearest_release(known: Iterable[Release], wanted: Release) -> Release | None:
     """Return the release of the wanted engine with the nearest version, the older of two; None without any."""
-    own = [r for r in known if r.engine == wanted.engine]
-    aim = minor(wanted.version)
-    return min(own, key=lambda r: (abs(minor(r.version) - aim), minor(r.version)), default=None)
+    return next(iter(by_distance(known, wanted)), None)
 
 
 @runtime_checkable

@@ -30,9 +30,16 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from calibration.families.fixed_tiles import TABLED
 from calibration.families.mla import REFERENCE_SHAPE
 from calibration.importers.expert_routing import as_served
-from calibration.importers.mla_blocks import TABLE_OF, as_fused, decode_blocks, flashinfer_prompts
+from calibration.importers.mla_blocks import (
+    TABLE_OF,
+    as_fused,
+    decode_blocks,
+    flashinfer_prompts,
+    with_older_products,
+)
 from calibration.importers.repeated_timings import TIMED_ALIKE, median_products, shorter_decodes
 from calibration.importers.shared_kernels import of_experts, with_shared_kernels, without_mistuned
 from calibration.operators.operators import window_pairs
@@ -69,6 +76,9 @@ WITHOUT_CHOICE: Final = r" vllm 0\.(?:1\d|2[0-3])\."
 #: Dtypes of products that a collector did not time as the engine runs them. TensorRT-LLM tunes its nvfp4 products as
 #: it starts; its rows are of one untuned tactic: 21 us for one row of k = 8,192 whatever n, in proportion to k.
 NOT_TUNED: Final = {"trtllm": ("nvfp4",)}
+
+#: Releases that are read for their products alone, by engine (see `older_products`).
+ONLY_PRODUCTS: Final = {"trtllm": ("1.2.0rc5",)}
 
 #: A product keeps at least this share of its time when the time of its scales is taken off.
 LEAST_SHARE: Final = 0.3
@@ -146,7 +156,7 @@ def _repeated(
     system, better = SYSTEM_OF[hardware], {}
     if "gemm" in found:
         own = version or newest_version(tables, system, "gemm", "gemm_perf", engine)
-        releases_of = [r for r in releases(tables, hardware) if r != (engine, own)]
+        releases_of = [r for r in releases(tables, hardware) if r != (engine, own) and reads_all_tables(*r)]
         others = [read_family(tables, system, "gemm", *release) for release in releases_of]
         known = [rows for rows in others if rows is not None]
         better["gemm"] = median_products(found["gemm"], known, parse_hardware(hardware).accelerator)
@@ -183,6 +193,31 @@ def releases(tables: Path, hardware: str) -> list[tuple[str, str]]:
     """Return (engine, version) of every engine release with tables of products on this hardware, in order."""
     files = (tables / SYSTEM_OF[hardware] / "gemm").glob("*/*/gemm_perf.parquet")
     return sorted((f.parent.parent.name, f.parent.name) for f in files)
+
+
+def reads_all_tables(engine: str, version: str) -> bool:
+    """Return whether all tables of a release count, and not its products alone."""
+    return version not in ONLY_PRODUCTS.get(engine, ())
+
+
+def older_products(tables: Path, hardware: str, engine: str, version: str) -> dict[str, pd.DataFrame]:
+    """Return the rows of a release in which block-scaled FP8 products took another time than today.
+
+    They are those of TensorRT-LLM before its pull request 11607 (merged on 2026-02-24), on Blackwell. Until then a
+    Triton kernel quantised the input of such a product and laid out its scales for DeepGEMM. On B200 its products take
+    1.4 times as long as those of 1.3.0rc20 with few rows and 3.4 times with 8,192, whereas products in bf16 and nvfp4
+    take the same time in both tables. On Hopper, where another kernel quantises, block-scaled products take the same
+    time too (1.00 to 1.02). A release has two families here: the products, and blocks of MLA, which are those of the
+    engine's newest release with these products in place of their own. The result is empty for other accelerators.
+    """
+    unit, system = parse_hardware(hardware).accelerator, SYSTEM_OF[hardware]
+    newest = newest_version(tables, system, "mla", TABLE_OF["prefill"], engine)
+    products = read_family(tables, system, "gemm", engine, version)
+    if not unit.is_data_center_blackwell or newest is None or products is None:
+        return {}
+    found, older = import_tables(tables, hardware, engine, newest), products[products.dtype == TABLED]
+    older = older.reset_index(drop=True)
+    return {"gemm": older, "mla": with_older_products(found["mla"], found["gemm"], older, unit)}
 
 
 def read_family(

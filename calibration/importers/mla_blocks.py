@@ -111,8 +111,36 @@ def flashinfer_prompts(blocks: pd.DataFrame, products: pd.DataFrame, accelerator
     rows = blocks[(blocks.stage == "prefill") & (blocks.dtype == TABLED)].reset_index(drop=True)
     heads, tokens = rows.n_heads.to_numpy(float), rows.tokens.to_numpy(float)
     timed_s, law_s = (_projections_s(model, d, heads, tokens, accelerator, True) for d in (TABLED, FLASHINFER))
-    rest_s = np.maximum(rows.seconds.to_numpy(float) - timed_s, LEAST_SHARE * rows.seconds.to_numpy(float))
-    return rows.assign(seconds=rest_s + law_s, dtype=FLASHINFER)
+    return _exchanged(rows, timed_s, law_s).assign(dtype=FLASHINFER)
+
+
+def with_older_products(
+    blocks: pd.DataFrame, products: pd.DataFrame, older: pd.DataFrame, accelerator: Accelerator
+) -> pd.DataFrame:
+    """Return the block-scaled rows of blocks with the products of an older release in place of their own.
+
+    Args:
+        blocks: Rows of whole blocks of one release.
+        products: Rows of the family "gemm" of the same release.
+        older: Rows of the family "gemm" of the older release, which timed no blocks.
+        accelerator: The accelerator of all rows.
+    """
+    import pandas as pd
+
+    models = [GemmModel.fit(gate("gemm", rows, accelerator)[0], accelerator) for rows in (products, older)]
+    found = []
+    for stage in TABLE_OF:
+        rows = blocks[(blocks.stage == stage) & (blocks.dtype == TABLED)].reset_index(drop=True)
+        heads, tokens = rows.n_heads.to_numpy(float), rows.tokens.to_numpy(float)
+        times_s = [_projections_s(m, TABLED, heads, tokens, accelerator, stage == "prefill") for m in models]
+        found.append(_exchanged(rows, *times_s).assign(source=older.source.iloc[0]))
+    return pd.concat(found, ignore_index=True)
+
+
+def _exchanged(rows: pd.DataFrame, timed_s: FloatArray, other_s: FloatArray) -> pd.DataFrame:
+    """Return rows of blocks with other products in place of those that were timed; both in seconds, shape (rows,)."""
+    seconds = rows.seconds.to_numpy(float)
+    return rows.assign(seconds=np.maximum(seconds - timed_s, LEAST_SHARE * seconds) + other_s)
 
 
 def _at(times: pd.DataFrame, heads: FloatArray, batch: FloatArray) -> FloatArray:

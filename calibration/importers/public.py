@@ -89,7 +89,8 @@ def import_public(tables: Path, hardware: str) -> PublicRows:
 def import_releases(tables: Path, hardware: str) -> Iterator[tuple[Release, dict[str, pd.DataFrame]]]:
     """Yield the rows by family of the releases that price other engines and older versions on this hardware.
 
-    For other engines, every release and family counts. From older releases of vLLM, only the experts of one count: they
+    For other engines, every release and family counts, except for releases that are read for their products alone
+    (`aiconfigurator.older_products`). From older releases of vLLM, only the experts of one count: they
     time Triton's kernel, which vLLM ran before it chose between backends. On B200 that kernel takes twice as long for
     block-scaled experts from 128 tokens on as FlashInfer's, which 0.24 times. Before 0.19 the collectors timed launches
     that CUDA graphs hide (a product of one row by 8,192 by 10,240 in fp8 on H100: 42 us in 0.14, 33 us in 0.19 and
@@ -102,7 +103,10 @@ def import_releases(tables: Path, hardware: str) -> Iterator[tuple[Release, dict
     if hardware not in aiconfigurator.SYSTEM_OF or not folder.is_dir():
         return
     for engine, version in aiconfigurator.releases(folder, hardware):
-        if engine != "vllm":
+        if not aiconfigurator.reads_all_tables(engine, version):
+            if products := aiconfigurator.older_products(folder, hardware, engine, version):
+                yield Release(engine, version), products
+        elif engine != "vllm":
             yield Release(engine, version), aiconfigurator.import_tables(folder, hardware, engine, version)
         elif version == OLDER_EXPERTS:
             experts = aiconfigurator.read_experts(folder, hardware, engine, version)

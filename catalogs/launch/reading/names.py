@@ -111,6 +111,9 @@ def _checkpoint(name: str) -> tuple[str, str] | None:
 
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)")
 
+#: Minor releases of an engine up to the next major one, so that distances of versions compare as numbers.
+_MINORS: Final = 1000
+
 #: The first version of vLLM whose default is the V1 engine (release notes of 0.8.0).
 _V1_SINCE: Final = (0, 8)
 
@@ -134,8 +137,13 @@ def engine_of_version(family: str, version: str | None, source: str = "") -> tup
     known = {name: pair for name, pair in numbers.items() if pair is not None}
     if not known or family == "llama.cpp":
         return family, ()
-    nearest = min(known, key=lambda name: (abs(known[name][0] - wanted[0]), abs(known[name][1] - wanted[1]), name))
+    nearest = min(known, key=lambda name: (abs(_releases(known[name]) - _releases(wanted)), name))
     return nearest, () if known[nearest] == wanted else _other_version(nearest, version, source)
+
+
+def _releases(version: tuple[int, int]) -> int:
+    """Return a version, (major, minor), in minor releases."""
+    return version[0] * _MINORS + version[1]
 
 
 def _other_version(name: str, version: str | None, source: str) -> tuple[Note, ...]:

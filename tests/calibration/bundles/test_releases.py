@@ -10,8 +10,8 @@ import pytest
 
 from calibration.bundles.bundle import load_bundle, shipped_folder
 from calibration.bundles.files import Release, read_bundle
-from calibration.bundles.releases import minor, nearest_release, releases_in
-from calibration.operators.operators import Collective, Gemm, GroupedGemm
+from calibration.bundles.releases import by_distance, minor, nearest_release, releases_in
+from calibration.operators.operators import Collective, Gemm, GroupedGemm, MlaModule
 from calibration.operators.roofline import padding_s
 from catalogs.engines.files import load_engine
 from catalogs.hardware.catalog import parse_hardware
@@ -40,6 +40,12 @@ def test_the_nearest_version_of_the_same_engine_counts_and_the_older_of_two() ->
         assert nearest_release(known, Release("vllm", version)) == Release("vllm", nearest)
     assert nearest_release(known, Release("sglang", "0.4")) == Release("sglang", "0.5.14")
     assert nearest_release(known, Release("trtllm", "1.2")) is None
+
+
+def test_releases_of_one_engine_are_ordered_by_their_distance_and_the_older_comes_first() -> None:
+    known = [Release("trtllm", v) for v in ("1.3.0", "1.0.0", "1.2.0")] + [Release("vllm", "1.1.0")]
+    assert [r.version for r in by_distance(known, Release("trtllm", "1.1"))] == ["1.0.0", "1.2.0", "1.3.0"]
+    assert [r.version for r in by_distance(known, Release("trtllm", "1.2"))] == ["1.2.0", "1.3.0", "1.0.0"]
 
 
 def test_versions_compare_as_numbers() -> None:
@@ -132,6 +138,36 @@ def test_whole_experts_of_both_engines_take_about_the_same_time_in_one_kernel() 
         for hidden, width, n_experts in ((3072, 1536, 256), (4096, 1536, 128)):
             op = GroupedGemm(tokens, hidden, width, n_experts, 8, 4, "fp8_block")
             assert vllm.cost(op).seconds == pytest.approx(trtllm.cost(op).seconds, rel=0.15)
+
+
+def mla_prompt(tokens: float) -> MlaModule:
+    """A prompt of the block of DeepSeek-V3 on one of eight ranks."""
+    shape = {"q_lora_rank": 1536, "kv_lora_rank": 512, "nope_head_dim": 128, "rope_head_dim": 64, "v_head_dim": 128}
+    sizes = {"n_heads": 16, "hidden_size": 7168, **shape}
+    return MlaModule("prefill", 1.0, tokens, tokens**2 / 2.0, 0.0, **sizes, dtype="fp8_block", kv_dtype="fp8")
+
+
+def test_tensorrt_llm_up_to_1_2_quantised_the_inputs_of_block_scaled_products_slowly_on_blackwell() -> None:
+    """Its own release has these products and blocks; the newer release of the same engine lends all that it timed."""
+    unit = parse_hardware("b200").accelerator
+    old, new = (load_bundle(unit, engine=load_engine(e)) for e in ("trtllm-1.2", "trtllm"))
+    assert [b.provenance["engine_version"] for b in (old, new)] == ["1.2.0rc5", "1.3.0rc20"]
+    for rows, least in ((8.0, 1.1), (8192.0, 2.0)):
+        op = Gemm(rows, 4096.0, 7168.0, "fp8_block")
+        assert float(old.cost(op).seconds) > least * float(new.cost(op).seconds)
+    more_s = [float(old.cost(mla_prompt(n)).seconds - new.cost(mla_prompt(n)).seconds) for n in (1024.0, 8192.0)]
+    assert 0.0 < 4.0 * more_s[0] < more_s[1]
+    for op in (Gemm(8192.0, 4096.0, 7168.0, "bf16"), GroupedGemm(64.0, 7168, 2048, 256, 8, 8, "fp8_block")):
+        assert float(old.cost(op).seconds) == float(new.cost(op).seconds)
+    assert old.lent["moe"] == "trtllm 1.3.0rc20"
+    assert old.lent["elementwise"] == new.lent["elementwise"]
+    assert old.relative_error("moe") == new.relative_error("moe")
+    assert "gemm" not in old.lent
+
+
+def test_on_hopper_both_versions_of_tensorrt_llm_have_the_same_tables() -> None:
+    unit = parse_hardware("h200").accelerator
+    assert len({load_bundle(unit, engine=load_engine(e)).name for e in ("trtllm-1.2", "trtllm")}) == 1
 
 
 def test_what_a_release_lacks_is_lent_and_said() -> None:

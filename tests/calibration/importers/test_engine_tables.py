@@ -11,7 +11,7 @@ import pytest
 from calibration.bundles.files import Release
 from calibration.families.gemm import GemmModel
 from calibration.families.mla import REFERENCE_SHAPE
-from calibration.importers.aiconfigurator import LEAST_SHARE, as_run, read_family, with_static_scales
+from calibration.importers.aiconfigurator import LEAST_SHARE, ONLY_PRODUCTS, as_run, read_family, with_static_scales
 from calibration.importers.mla_blocks import SMALL_KERNEL_S, SMALL_KERNELS, decode_blocks
 from calibration.importers.public import OLDER_EXPERTS, import_releases
 from calibration.operators.operators import Gemm
@@ -137,6 +137,34 @@ def test_of_older_releases_of_vllm_only_the_experts_are_read(tmp_path: Path) -> 
     ((release, tables),) = import_releases(tmp_path, "h100")
     assert (release, list(tables)) == (Release("vllm", OLDER_EXPERTS), ["moe"])
     assert sorted(tables["moe"].dtype) == ["bf16", "fp8_block"]
+
+
+@pytest.mark.parametrize(("system", "hardware", "read"), [("b200_sxm", "b200", True), ("h100_sxm", "h100", False)])
+def test_of_an_older_release_of_tensorrt_llm_only_the_products_that_changed_are_read(
+    tmp_path: Path, system: str, hardware: str, read: bool
+) -> None:
+    (older,) = ONLY_PRODUCTS["trtllm"]
+    m, n, k = (a.ravel() for a in np.meshgrid([1, 64, 1024], [512, 2048, 4096], [512, 2048, 4096]))
+    for version, latency in ((older, 0.3), ("1.3.0", 0.1)):
+        rows = pd.DataFrame({"m": m, "n": n, "k": k, "latency": latency, "kernel_source": "x"})
+        file = tmp_path / f"aiconfigurator/{system}/gemm/trtllm/{version}/gemm_perf.parquet"
+        file.parent.mkdir(parents=True)
+        pd.concat([rows.assign(gemm_dtype=d) for d in ("fp8_block", "bfloat16")]).to_parquet(file)
+    shape = {"num_heads": 16, "mla_dtype": "bfloat16", "kv_cache_dtype": "fp8", "gemm_type": "fp8_block"}
+    for name, isl, step in (("mla_context_module_perf", 64, 0), ("mla_generation_module_perf", 1, 64)):
+        file = tmp_path / f"aiconfigurator/{system}/mla/trtllm/1.3.0/{name}.parquet"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        rows = pd.DataFrame({"batch_size": [1, 4], "isl": isl, "step": step, "latency": 2.0, "kernel_source": "x"})
+        rows.assign(**shape).to_parquet(file)
+    found = dict(import_releases(tmp_path, hardware))
+    assert set(found) == {Release("trtllm", "1.3.0")} | ({Release("trtllm", older)} if read else set())
+    assert set(found[Release("trtllm", "1.3.0")]["gemm"].dtype) == {"bf16", "fp8_block"}
+    if read:
+        tables = found[Release("trtllm", older)]
+        assert set(tables["gemm"].dtype) == {"fp8_block"}
+        added = tables["mla"].groupby("stage").seconds.median() - 2e-3
+        assert added["prefill"] == pytest.approx(4 * 0.2e-3, rel=0.02)
+        assert added["decode"] == pytest.approx(3 * 0.2e-3, rel=0.02)
 
 
 def test_an_mla_block_is_the_sum_of_its_parts() -> None:

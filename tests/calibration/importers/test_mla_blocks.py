@@ -19,6 +19,7 @@ from calibration.importers.mla_blocks import (
     flashinfer_prompts,
     surplus,
     timed_fused,
+    with_older_products,
 )
 from calibration.operators.operators import Gemm
 from catalogs.hardware.catalog import parse_hardware
@@ -169,3 +170,18 @@ def test_prompts_with_flashinfer_lose_their_own_products_and_gain_four(products:
     law_s = sum(float(layer_s(op, b200)) for op in projections(64.0, expands=True))
     assert (row.stage, row.dtype) == ("prefill", FLASHINFER)
     assert row.seconds == pytest.approx(200e-6 - 4 * PRODUCT_S + law_s, rel=0.02)
+
+
+def test_blocks_with_older_products_lose_their_own_and_gain_the_older_ones(products: pd.DataFrame) -> None:
+    """A product took 30 us and takes 10: a decode has three of them, a prompt four, and no other dtype any."""
+    b200 = parse_hardware("b200").accelerator
+    blocks = pd.DataFrame(
+        {"stage": ["prefill", "prefill", "decode"], "dtype": [TABLED, "bf16", TABLED], "kv_dtype": "fp8",
+         "n_heads": HEADS, "sequences": 64.0, "tokens": 64.0, "seconds": 200e-6, "source": "newer", **REFERENCE_SHAPE}
+    )  # fmt: skip
+    older = products.assign(seconds=3.0 * PRODUCT_S, source="older")
+    rows = with_older_products(blocks, products, older, b200).set_index("stage")
+    assert rows.seconds["prefill"] == pytest.approx(200e-6 + 4 * 2.0 * PRODUCT_S, rel=0.02)
+    assert rows.seconds["decode"] == pytest.approx(200e-6 + 3 * 2.0 * PRODUCT_S, rel=0.02)
+    assert set(rows.dtype) == {TABLED}
+    assert set(rows.source) == {"older"}

@@ -194,7 +194,7 @@ def test_engines_without_measurements_say_so_and_use_those_of_vllm(name: str) ->
 
 
 def test_the_tensorrt_backend_has_the_build_defaults_of_0_11() -> None:
-    """No norm in the all-reduce, no graphs, no overlap: and no version number in the name, which `trtllm` 1.2 lacks."""
+    """No norm in the all-reduce, no graphs, no overlap; its name has no number, so that no version is read as it."""
     from catalogs.deployments.resolve import resolve
     from catalogs.deployments.schema import Deployment
     from catalogs.launch.reading.names import engine_of_version
@@ -208,7 +208,8 @@ def test_the_tensorrt_backend_has_the_build_defaults_of_0_11() -> None:
     assert (old.limits.block_size, old.limits.max_num_seqs, old.limits.max_num_batched_tokens) == (64, 256, 8192)
     assert (old.engine.async_scheduling, old.engine.graph_capture_sizes, old.engine.max_graph_tokens) == (False, (), 0)
     assert (old.engine.prefix_caching, old.engine.chunked_prefill) == (False, False)
-    assert [engine_of_version("trtllm", version)[0] for version in ("0.21", "1.2")] == ["trtllm", "trtllm"]
+    versions = ("0.21", "1.2.0rc6", "1.3.0")
+    assert [engine_of_version("trtllm", v)[0] for v in versions] == ["trtllm-1.2", "trtllm-1.2", "trtllm"]
 
 
 def test_tensorrt_llm_streams_ten_tokens_in_one_response() -> None:

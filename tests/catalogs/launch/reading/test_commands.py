@@ -391,12 +391,12 @@ def test_the_output_of_a_command_is_no_number_and_the_hint_says_what_to_do() -> 
         (
             "docker run nvcr.io/nvidia/tensorrt-llm/release:0.18.0 trtllm-serve Qwen/Qwen2.5-7B-Instruct "
             "--backend pytorch",
-            {"engine": "trtllm"},
+            {"engine": "trtllm-1.2"},
         ),
         ("trtllm-serve Qwen/Qwen2.5-7B-Instruct --backend tensorrt", {"engine": "trtllm-tensorrt"}),
         (
             "docker run nvcr.io/nvidia/tensorrt-llm/release:1.1.0 trtllm-serve Qwen/Qwen2.5-7B-Instruct",
-            {"engine": "trtllm"},
+            {"engine": "trtllm-1.2"},
         ),
         (  # a balancer of ranks without ranks
             "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-R1 --tp 8 "
