@@ -52,8 +52,8 @@ def test_a_lone_request_waits_for_no_launch() -> None:
     assert (run.first_token_s.tolist(), run.last_token_s.tolist()) == ([2.0], [4.0])
 
 
-def test_the_overlap_schedule_of_sglang_launches_first() -> None:
-    """The stages of a pipeline run without it, and other engines process outputs beside the launches."""
+def test_overlap_schedules_launch_first() -> None:
+    """Those of SGLang and TensorRT-LLM. Stages of a pipeline run without them, and vLLM launches in other processes."""
 
     def of(engine: str, **keys: object) -> float:
         known: dict[str, object] = {"model": "llama3.1-70b", "hardware": "h100x8", "tensor_parallel": 8}
@@ -65,4 +65,5 @@ def test_the_overlap_schedule_of_sglang_launches_first() -> None:
     assert of("sglang") == of("sglang-0.5") == of("sglang-bare") == tables.launch_s > 0.0
     assert of("sglang", async_scheduling=False) == 0.0
     assert of("sglang", tensor_parallel=4, pipeline_parallel=2) == 0.0
-    assert of("vllm") == of("trtllm") == 0.0
+    assert of("trtllm") > 0.0
+    assert of("vllm") == of("trtllm-tensorrt") == 0.0
