@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catalogs.deployments.schema import Deployment
+from simulator.analysis.metrics import latency_metrics
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import compile_deployment
 from simulator.cluster.run import Run
@@ -21,7 +22,7 @@ TIMER = Linear(base_s=1.0, prompt_token_s=0.125)  # a step of prompts takes long
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from([0.0, 0.25, 2.0, 9.0]), st.integers(1, 12), st.integers(1, 9)),
+        st.tuples(st.sampled_from([0.0, 0.25, 2.0, 9.0]), st.integers(1, 12), st.integers(2, 9)),
         min_size=1,
         max_size=12,
     )
@@ -44,6 +45,10 @@ def test_waiting_delays_what_clients_see_and_no_step(work: list[tuple[float, int
         late_s = getattr(held, name) - getattr(free, name)
         assert (late_s >= 0.0).all()
         assert (late_s <= LAUNCH_S).all()
+    for run in (free, held):  # gaps between tokens add up to what clients see
+        seen_s = (run.last_token_s - run.first_token_s).sum()
+        mean_s = latency_metrics(run)["itl_s"]["mean"]
+        np.testing.assert_allclose(mean_s, seen_s / (np.array(outputs) - 1).sum(), rtol=1e-9)
 
 
 def test_a_lone_request_waits_for_no_launch() -> None:
