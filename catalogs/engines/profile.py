@@ -249,6 +249,9 @@ class EngineProfile:
     launches_experts_at_once: bool = False
     model_defaults: tuple[ModelDefaults, ...] = ()  # rules by model and accelerator, in order
     receiving: ReceiveIntervals | None = None  # None: requests are received before every step
+    #: The thread that schedules ahead launches a step before it processes the outputs of the one before it (SGLang,
+    #: TensorRT-LLM). False: outputs are processed when their step ends, whatever is being launched.
+    launches_before_outputs: bool = False
     default_kv_dtype: str | None = None  # unless the checkpoint declares one; None: that of the activations
     #: Flag of each key of deployment.yaml; in files, also the name of a table (catalogs/engines/flags.py).
     flags: Annotated[dict[str, str], BeforeValidator(flags_of)] = field(default_factory=dict)

@@ -214,15 +214,16 @@ def prefill_waits(logs: Sequence[StepLog]) -> FloatArray:
     """Return the gaps in which prefill-only steps kept decodes waiting (engines that do not mix the two).
 
     Requests whose prompt ended within such a gap have waited since then. Requests that ended with it, after one token,
-    are not distinguished from them.
+    are not distinguished from them. Where the token before the gap reached its client late, the gap is shorter by what
+    the steps of prompts made up for.
 
     Returns:
         (seconds of the decode step that ends the wait, seconds of the wait, number of requests). Shape (n, 3).
     """
     found: list[tuple[float, float, float]] = []
     for log in logs:
-        start_s, total_s, prefill, decodes, logits, first_s = log.columns(*_WAIT_COLUMNS)
-        end_s = start_s + total_s
+        start_s, total_s, prefill, decodes, logits, first_s, behind_s = log.columns(*_WAIT_COLUMNS)
+        end_s, late_s = start_s + total_s, np.cumsum(behind_s)
         stalled = np.flatnonzero((decodes[1:] > 0) & (decodes[:-1] == 0) & (prefill[:-1] > 0)) + 1
         sure = (logits[stalled - 1] >= decodes[stalled]) & (start_s[stalled] <= end_s[stalled - 1])
         for row in stalled[~sure].tolist():  # the others decode only what the step right before them has started
@@ -230,7 +231,8 @@ def prefill_waits(logs: Sequence[StepLog]) -> FloatArray:
             for before in range(row - 1, -1, -1):
                 taken = min(left, logits[before])
                 if taken and now_s > end_s[before]:
-                    found.append((first_s[row], now_s - end_s[before], taken))
+                    wait_s = now_s - end_s[before] + late_s[row - 1] - late_s[before]
+                    found.append((first_s[row], wait_s, taken))
                 left -= taken
                 if not left or decodes[before]:
                     break
@@ -238,7 +240,7 @@ def prefill_waits(logs: Sequence[StepLog]) -> FloatArray:
 
 
 #: The columns of a log that `prefill_waits` reads.
-_WAIT_COLUMNS: Final = ("start_s", "total_s", "prefill_tokens", "decodes", "logits", "first_s")
+_WAIT_COLUMNS: Final = ("start_s", "total_s", "prefill_tokens", "decodes", "logits", "first_s", "behind_s")
 
 NO_WAITS: FloatArray = np.zeros((0, 3))
 

@@ -25,6 +25,7 @@ from simulator.schedulers.vllm_v1 import VllmV1
 _WITHOUT: Final[dict[str, object]] = {
     "pipeline_stages": 1,
     "receiving": None,
+    "held_launch_s": 0.0,
     "chunked_prefill": True,
     "retention": None,
 }

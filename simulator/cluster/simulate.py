@@ -166,9 +166,11 @@ def engine_rules(compiled: CompiledDeployment, seed: int = 0) -> EngineRules:
         shared["balance_steps"] = 0  # it is prompts that wait for each other
     if resolved.role != "both":
         shared["receiving"] = None
+    lag = 1 if engine.async_scheduling and stages == 1 else 0
     return EngineRules(
         **shared,
-        lag=1 if engine.async_scheduling and stages == 1 else 0,
+        lag=lag,
+        held_launch_s=compiled.cost.tables.launch_s if lag and engine.launches_before_outputs else 0.0,
         pipeline_stages=stages,
         stage_layers=resolved.stage_layers if stages > 1 else (),
         attention_ranks=ranks,

@@ -52,6 +52,7 @@ class StepLoop:
         self._stages = context.rules.pipeline_stages
         self._fast_forward = context.fast_forward and self._stages == 1
         self._lag, self._streams = context.rules.lag, scheduler.streams
+        self._held_launch_s = context.rules.held_launch_s
         self._queue: deque[Batch] = deque()  # scheduled batches that have not started
         self._on_end: list[Callback] = [self._end_of_step]
         self._event: Event | None = None  # the event this loop waits for, all others are stale; None: the loop is idle
@@ -272,8 +273,10 @@ class StepLoop:
         assert batch is not None
         logits, behind_s = batch.logits, 0.0
         if logits:
-            first_end_s = now if steps == 1 else start_s + first_s
-            late_s = self._outlet.stream(first_end_s, now, steps, logits + batch.accepted if self._streams else 0) - now
+            held_s = self._held_until_s(batch, now) if self._held_launch_s else now
+            first_end_s = held_s if steps == 1 else start_s + first_s
+            tokens = logits + batch.accepted if self._streams else 0
+            late_s = self._outlet.stream(first_end_s, held_s, steps, tokens) - now
             behind_s, self._late_s = late_s - self._late_s, late_s
             self._replica.fruitless = 0
         else:
@@ -301,6 +304,20 @@ class StepLoop:
             self._begin(queue.popleft(), now)
         else:
             self._start_next(now)
+
+    def _held_until_s(self, batch: Batch, now: float) -> float:
+        """Return when the outputs of the last step of `batch`, which ends now, are processed.
+
+        One thread launches the steps one after the other, each as soon as the one before it is launched and the step
+        before that is processed. A step of prompts is launched kernel by kernel, and the outputs of the step before it
+        wait until that is done. A captured step of decodes is launched at once.
+        """
+        launch_s, queue = self._held_launch_s, self._queue
+        if not (queue and queue[0].prefill_tokens):
+            return now
+        last_s = self._first_s + self._slope_s * (self._steps - 1)
+        launched_s = now - last_s + (2.0 * launch_s if batch.prefill_tokens else launch_s)
+        return launched_s if launched_s > now else now
 
     def _skip(self, batch: Batch, rounds: int) -> None:
         """Apply the schedule calls that a run of steps skipped."""

@@ -28,6 +28,7 @@ class EngineRules(Limits):
     chunked_prefill: bool = True
     admit_whole_prompt: bool = False  # admit a request only if its whole prompt fits now (newer vLLM)
     lag: int = 1  # steps scheduled ahead of the one that runs: 1 with async scheduling, 0 without
+    held_launch_s: float = 0.0  # launch of a step with prompts that holds the outputs before it; 0: it holds none
     pipeline_stages: int = 1  # batches in flight at once
     stage_layers: tuple[int, ...] = ()  # layers of each stage; empty: the stages take equally long
     policy: str = "vllm-v1"

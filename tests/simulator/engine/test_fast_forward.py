@@ -54,6 +54,7 @@ def engine_rules(draw: st.DrawFn) -> EngineRules:
         prefix_caching=draw(st.booleans()),
         admit_whole_prompt=draw(st.booleans()),
         lag=draw(st.integers(0, 1)),
+        held_launch_s=draw(st.sampled_from([0.0, 3 * TICK, 8 * TICK])),
         host=host,
         max_output_tokens=draw(st.sampled_from([0, 30, 5000])),
         physical_batch_tokens=draw(st.sampled_from([0, 4, 16])),

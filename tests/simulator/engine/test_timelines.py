@@ -263,6 +263,26 @@ def test_sglang_prefills_before_it_decodes(fast: bool) -> None:
 
 
 @BOTH
+def test_outputs_wait_until_the_next_prompt_is_launched(fast: bool) -> None:
+    """Prompts of 4 tokens take 2 s, of which their launch takes 1.5 s; decodes take 1 s and are launched at once."""
+    timer, engine = Linear(prompt_token_s=0.25), rules(policy="sglang", lag=1, max_num_seqs=4, max_num_batched_tokens=4)
+    held = replace(engine, held_launch_s=1.5)
+    two = requests([0.0, 0.0], [4, 4], [3, 3])
+    # Prompts [0, 2) and [2, 4), then decodes. The second prompt is launched in [1.5, 3), after the first.
+    assert simulate(engine, two, fast, timer).first_token_s.tolist() == [2.0, 4.0]
+    run = simulate(held, two, fast, timer)
+    assert run.first_token_s.tolist() == [3.0, 4.0]  # a decode follows the second
+    assert run.prefilled_s.tolist() == [2.0, 4.0]
+    assert run.last_token_s.tolist() == [6.0, 6.0]
+    # The last token of the first request is computed in [2, 3), while the prompt that follows is launched in [2, 3.5).
+    late = requests([0.0, 1.0], [4, 4], [2, 1])
+    run = simulate(held, late, fast, timer)
+    assert run.last_token_s.tolist() == [3.5, 5.0]
+    assert run.decoded_s.tolist() == [3.0, 5.0]
+    assert simulate(engine, late, fast, timer).last_token_s.tolist() == [3.0, 5.0]
+
+
+@BOTH
 def test_sglang_looks_for_new_requests_every_so_many_decodes(fast: bool) -> None:
     """Every 4 decodes, every 2 with two requests. A's prompt runs [0, 1); the look after it, at 1, finds nothing. B
     comes at 1.5, during the first decode, and is seen with the fourth, at 5: it runs [5, 6). C, at 5.5, is seen right
