@@ -207,21 +207,21 @@ def _with_all_seeds(plan_evaluator: PlanEvaluator, by_kind: Sequence[EvaluatedPl
 
 
 def _closest_that_holds(plan_evaluator: PlanEvaluator, result: SearchResult) -> list[EvaluatedPlan]:
-    """Return the plan closest to the request that meets it with all seeds; empty if none of the closest does.
+    """Return a plan close to the request that meets it with all seeds; empty if none of those that are tried does.
 
     The search measures with one seed and short runs, so its refusal may be contradicted by a plan that holds with all.
-    Where all replicas together miss what each of them meets, the next closest plans may still hold. Plans that miss by
-    more than the noise of one seed are not tried, except the closest.
+    After the closest plan, those that miss by no more than the noise of one seed are tried, the simplest first: it is
+    the simplest of plans that tie that is recommended without a required rate.
     """
-    tester, left = plan_evaluator.tester, list(result.outcomes)
-    for n_tried in range(MOST_TRIES):
-        near = [o for o in left if not n_tried or o.ratio <= SHORT_RUN_MARGIN]
-        if not near:
-            break
-        candidate = least_missed(near, plan_evaluator.evaluator.fluid_requests_per_s)
-        left = [o for o in left if o.candidate != candidate]
+    tester, evaluator, outcomes = plan_evaluator.tester, plan_evaluator.evaluator, result.outcomes
+    if not outcomes:
+        return []
+    closest = least_missed(outcomes, evaluator.fluid_requests_per_s)
+    near = {o.candidate: o.ratio for o in outcomes if o.ratio <= SHORT_RUN_MARGIN}
+    simplest = sorted(near, key=lambda c: (distance_of(c, evaluator), near[c], c))
+    for candidate in list(dict.fromkeys([closest, *simplest]))[:MOST_TRIES]:
         rate = tester.nominal_per_s(candidate) or tester.floor_per_s(candidate)
-        if n_tried and not plan_evaluator.is_sure(candidate, rate):
+        if candidate != closest and not plan_evaluator.is_sure(candidate, rate):
             continue
         for effort in (CLOSEST, BEST):
             entry = plan_evaluator.entry(candidate, None, effort)

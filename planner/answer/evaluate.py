@@ -35,7 +35,7 @@ from planner.answer.plan_schema import (
     Survival,
 )
 from planner.economics.money import Rates, energy, money
-from planner.evaluation.capacity import TOLERANCE, WIDEN, find_capacity, walk_to_capacity
+from planner.evaluation.capacity import TOLERANCE, WIDEN, find_capacity
 from planner.evaluation.confidence import (
     Confidence,
     LatencyCurve,
@@ -67,8 +67,6 @@ _SLOWER_STEPS: Final = (1.08,)
 #: Probability level of the slowest steps whose rate is simulated. Slower ones count like these, so that a printed
 #: probability is too high by 2 % at most.
 _TAIL_LEVEL: Final = 0.98
-
-_WALK_STEPS: Final = 40
 
 #: Most reductions of the rate if the whole cluster, or the noise between seeds, makes it less sure than one replica.
 _SURE_STEPS: Final = 8
@@ -189,29 +187,27 @@ class PlanEvaluator:
     ) -> EvaluatedPlan:
         """Return the plan (see `entry`), given what is simulated at and around the required rate."""
         probes: list[Verdict] = []
-        required = None if at_required is None else at_required[0].requests_per_s
-        capacity = start_per_s or self._start(candidate, guess_per_s, probes)
-        if required is not None and capacity is not None:
-            capacity = self._walk(candidate, capacity, effort, probes)
-        rate = required or capacity or self.tester.floor_per_s(candidate)
-        at, around = at_required or self._point_and_around(candidate, rate, effort)
-        towards = [] if capacity is None else self._towards(candidate, rate, capacity, effort.curve)
-        seen, limit = [*probes, *around, *self.shared_out(towards)], None
-        if required is None and capacity is not None:
-            at, limit = self._surest(candidate, at, seen, effort, start_per_s is None or start_is_capacity)
-        rate, details, verdict, error = at.requests_per_s, at.details, at.verdict, at.error
-        curve = seen if required is None else around  # a required rate gets one verdict, whatever the start of the walk
-        bars = self._bars(verdict, curve, error)
-        met = self._sure(verdict, bars)
-        if required is None:
-            capacity = rate if met else None
-        elif met:
-            if capacity is None or capacity * (1 + TOLERANCE) <= rate:
+        start = start_per_s or self._start(candidate, guess_per_s, probes)
+        is_capacity = start_per_s is None or start_is_capacity
+        if at_required is None:
+            at, around = self._point_and_around(candidate, start or self.tester.floor_per_s(candidate), effort)
+            seen, limit = [*probes, *around], None
+            if start is not None:
+                at, limit = self._surest(candidate, at, seen, effort, is_capacity)
+            bars = self._bars(at.verdict, seen, at.error)
+            met = self._sure(at.verdict, bars)
+            capacity = at.requests_per_s if met else None
+        else:  # a required rate gets one verdict, whatever its capacity is
+            at, around = at_required
+            bars = self._bars(at.verdict, around, at.error)
+            met = self._sure(at.verdict, bars)
+            capacity, limit, further = self._capacity(candidate, start, at_required, met, effort, is_capacity)
+            seen = [*probes, *around, *further]
+            if not met:
+                probes, limit = [], self._missed(at.verdict, bars)
+            elif capacity is not None and capacity <= at.requests_per_s:
                 probes = []  # all replicas carry a rate that one under its share missed: what it missed tells nothing
-            capacity = max(capacity or rate, rate)
-        elif capacity is not None and capacity >= rate:
-            capacity, probes = self._sure_rate(rate / (1 + TOLERANCE), at, curve)[0], []
-            limit = self._missed(verdict, bars)
+        rate, details, verdict = at.requests_per_s, at.details, at.verdict
         plan = self._plan(candidate, capacity, verdict, bars, details, seen)
         if capacity is not None:
             missed, missed_per_s = missed_above(capacity, probes) or (limit, None if met else rate)
@@ -220,6 +216,38 @@ class PlanEvaluator:
         if survival is not None:
             plan = plan.model_copy(update={"survival": survival})
         return EvaluatedPlan(candidate, rate, capacity, verdict, plan, met, survival is None or survival.met)
+
+    def _capacity(
+        self,
+        candidate: Candidate,
+        start: float | None,
+        at_required: tuple[_Point, list[Verdict]],
+        met: bool,
+        effort: SeedBudget,
+        is_capacity: bool,
+    ) -> tuple[float | None, str | None, list[Verdict]]:
+        """Return the capacity beside a required rate, what limits it, and the verdicts that were simulated for it.
+
+        It is found as without a required rate, but not on the other side of that rate: it is at least the rate if
+        the plan meets it, and below it otherwise. It is None if no rate is sure.
+        """
+        at, around = at_required
+        rate = at.requests_per_s
+        if start is None and not met:
+            return None, None, []
+        start = start or rate
+        begin = max(start, rate) if met else min(start, rate / (1 + TOLERANCE))
+        if begin == rate:
+            near, seen = at, list(around)
+        else:
+            near, seen = self._point_and_around(candidate, begin, effort)
+        near, limit = self._surest(candidate, near, seen, effort, is_capacity)
+        capacity = near.requests_per_s if self._is_sure(near, seen) else None
+        if met:
+            capacity = max(capacity or rate, rate)
+        elif capacity is not None and capacity >= rate:
+            capacity = self._sure_rate(rate / (1 + TOLERANCE), at, around)[0]
+        return capacity, limit, seen
 
     def is_sure(self, candidate: Candidate, rate_per_s: float) -> bool:
         """Return whether every objective is met at a rate with the required confidence and all seeds of a best plan.
@@ -239,14 +267,6 @@ class PlanEvaluator:
         alone = replace(self, each=map)  # the rates are shared out, not the few seeds of each
         around = sorted({rate * step for rate in rates for step in (*curve_steps, 1.0, allowance.speed, slowest)})
         return [partial(alone._verdict, candidate, rate, n_seeds) for rate in around]
-
-    def _towards(self, candidate: Candidate, rate: float, capacity: float, n_seeds: int) -> list[Callable[[], Verdict]]:
-        """Return tasks for verdicts at the capacity and between it and the rates around a lower rate: for the curve."""
-        if capacity <= rate:
-            return []
-        steps = [step for step in (*_CURVE_STEPS, 1.0) if step == 1.0 or capacity * step > rate * max(_CURVE_STEPS)]
-        alone = replace(self, each=map)  # the rates are shared out, not the few seeds of each
-        return [partial(alone._verdict, candidate, capacity * step, n_seeds) for step in steps]
 
     def shared_out(self, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
         """Return the results of tasks; a worker inherits the tasks, and only the number of its task is sent to it."""
@@ -440,15 +460,6 @@ class PlanEvaluator:
         if found.at_capacity is short and not probe(light_per_s).met:
             return None
         return found.requests_per_s
-
-    def _walk(self, candidate: Candidate, start_per_s: float, effort: SeedBudget, seen: list[Verdict]) -> float | None:
-        """Return the highest rate near a start that meets the objectives with all seeds pooled; None if none does."""
-
-        def probe(rate: float) -> Verdict:
-            seen.append(self._verdict(candidate, rate, effort.capacity, allow=True))
-            return seen[-1]
-
-        return start_per_s if effort.capacity == 1 else walk_to_capacity(probe, start_per_s, _WALK_STEPS)
 
     def _missed(self, verdict: Verdict, bars: Sequence[Confidence]) -> str:
         """Return what limits a plan that is not sure at a rate: its least certain objective, or QUEUE."""

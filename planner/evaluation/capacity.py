@@ -91,23 +91,3 @@ def find_capacity(
         else:
             rate = middle
     return Capacity(holds.requests_per_s, fails, holds)
-
-
-def walk_to_capacity(probe: Callable[[float], V], start_per_s: float, most_steps: int) -> float | None:
-    """Return the highest rate near a start that meets every objective, in steps of TOLERANCE from the start.
-
-    Args:
-        probe: Returns the verdict at a rate in requests per second.
-        start_per_s: The first rate.
-        most_steps: Most rates to try. If all are met, the rate above them is the result; if all are missed, there is
-            none (None).
-    """
-    rate, direction = start_per_s, 0
-    for _ in range(most_steps):
-        met = probe(rate).met
-        step = 1 if met else -1
-        if direction and step != direction:
-            return rate if met else rate / (1 + TOLERANCE)
-        direction = step
-        rate *= (1 + TOLERANCE) ** step
-    return rate if direction > 0 else None

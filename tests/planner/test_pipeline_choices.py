@@ -14,6 +14,7 @@ from planner import pipeline
 from planner.answer import candidate_search
 from planner.answer.candidate_search import group_search, simplest_best
 from planner.answer.evaluate import BEST, OTHER, PlanEvaluator
+from planner.answer.evaluated_plan import EvaluatedPlan
 from planner.evaluation.evaluator import Load, Observation, RunSizes
 from planner.evaluation.queueing import OVERLOAD
 from planner.problem.candidate import Candidate
@@ -316,15 +317,19 @@ class Entries:
         met = c not in (*self.refused, *(self.apart if effort is BEST else ()))
         usd, energy = self.prices.usd_per_hour(c), SimpleNamespace(j_per_output_token=self.joules.get(c, 1.0))
         capacity = self.capacities.get(c, 1.0)
-        return SimpleNamespace(
+        return EvaluatedPlan(
             candidate=c,
-            verdict=SimpleNamespace(met=met),
+            verdict=SimpleNamespace(met=met),  # type: ignore[arg-type]
             met=met and c not in self.short,
             survives=c not in self.lost,
             requests_per_s=capacity,
             capacity_requests_per_s=capacity if met else None,
-            plan=SimpleNamespace(usd_per_hour=usd, energy=energy),
+            plan=SimpleNamespace(usd_per_hour=usd, energy=energy),  # type: ignore[arg-type]
         )
+
+    def entry_that_holds(self, c: Candidate, start_per_s: float | None, effort: object, **more: object) -> Any:
+        found = self.entry(c, start_per_s, effort, **more)
+        return found if found.holds else None
 
 
 def entries(found: list[Outcome], asked: PlanRequest, **more: Any) -> tuple[list[Candidate], Entries]:
@@ -385,8 +390,7 @@ def first_plan(monkeypatch: pytest.MonkeyPatch, left: list[Candidate], *refused:
     monkeypatch.setattr(candidate_search, "apply_bounds", lambda *_: (left, {}))
     monkeypatch.setattr(candidate_search, "rental_bound", lambda *_: None)
     monkeypatch.setattr(candidate_search, "PriceList", lambda *_: TWO_EACH)
-    monkeypatch.setattr(PlanEvaluator, "entry", lambda _self, c, *_: c)
-    monkeypatch.setattr(candidate_search, "holds", lambda c: c not in refused)
+    monkeypatch.setattr(PlanEvaluator, "entry_that_holds", lambda _self, c, *_: None if c in refused else c)
     asked = request(rate=6.0)
     return candidate_search.first_plan_on(asked, lambda _: toy, pipeline.ONE_PROCESS, parse_hardware("h100x4"))  # type: ignore[arg-type]
 
@@ -570,3 +574,10 @@ def test_the_next_closest_plan_is_the_answer_if_the_closest_holds_only_with_each
     assert answer(refused=(C,))[0] == [A]
     assert answer(apart=(C,), refused=(A,)) == ([], [C, C])  # E misses by more than the noise of one seed
     assert answer(lost=(C, A))[0] == []
+
+
+def test_of_near_misses_the_simplest_is_tried_after_the_closest() -> None:
+    """It is the plan that is recommended without a rate, of all that tie; one seed orders them by chance."""
+    found = [replace(outcome(c, None, "infeasible"), ratio=ratio) for c, ratio in ((D, 1.01), (B, 1.02), (A, 1.2))]
+    measured = Entries(Known(), TWO_EACH, apart=(D,))
+    assert [e.candidate for e in pipeline._closest_that_holds(measured, SearchResult(found))] == [A]  # type: ignore[arg-type]

@@ -262,7 +262,7 @@ class LateSeeds(KnownPlan):
 
 
 def test_a_required_rate_gets_the_verdict_of_the_plan_that_recommends_it() -> None:
-    """The walk to the capacity tries other rates with more seeds, which say nothing about the required one."""
+    """The search for the capacity tries other rates, which say nothing about the required one."""
     toy = LateSeeds(operator_error=0.05)
     rate = 12.9
     planned = evaluator(toy).entry(TWO, rate, BEST, start_is_capacity=True)
@@ -271,7 +271,8 @@ def test_a_required_rate_gets_the_verdict_of_the_plan_that_recommends_it() -> No
     for start_per_s in (None, 0.7 * rate, rate, 1.1 * rate):
         again = evaluator(toy, rate).entry(TWO, start_per_s, BEST)
         assert again.met
-        assert again.capacity_requests_per_s == rate
+        assert again.capacity_requests_per_s is not None
+        assert rate <= again.capacity_requests_per_s <= 1.02 * rate
         odds, same = ([row.probability_met for row in found.plan.slo] for found in (again, planned))
         assert odds == pytest.approx(same)
 
@@ -334,7 +335,6 @@ def test_the_rates_around_the_plan_are_simulated() -> None:
     assert capacity is not None
     assert 0.88 * capacity > 10.8
     assert {round(capacity * step, 6) for step in (0.88, 1.0, 1.08)} <= simulated
-    assert round(capacity * 0.7, 6) not in simulated  # below 10.8, where the rates around 10 show the curve
     near = [p.requests_per_s for p in found.plan.curve]
     assert near == sorted(near)
     assert len(found.plan.curve) >= 9
@@ -461,27 +461,34 @@ def test_what_ends_the_capacity_is_named() -> None:
 
 
 @pytest.mark.parametrize("effort", [BEST, OTHER])
-def test_the_rate_that_is_missed_above_a_required_rate_is_stated(effort: evaluate.SeedBudget) -> None:
-    """The limit of 0.4 s is reached at 15 requests/s; a rate just above it was simulated."""
-    for required_per_s in (10.0, 14.95):
-        plan = evaluator(KnownPlan(), required_per_s).entry(TWO, 14.9, effort).plan
-        assert plan.capacity_requests_per_s is not None
-        assert required_per_s <= plan.capacity_requests_per_s <= 15.0
-        if effort is OTHER:  # takes the start as it is given, and simulates nothing above it
-            assert (plan.limited_by, plan.missed_requests_per_s) == (None, None)
-            assert plan.limit_words == "how much more is not known"
-        else:
-            assert plan.missed_requests_per_s is not None
-            assert 15.0 < plan.missed_requests_per_s <= plan.capacity_requests_per_s * (1 + TOLERANCE)
-            assert plan.limit_words == f"at {plan.missed_requests_per_s:.3g} requests/s ttft.p90 is missed"
+@pytest.mark.parametrize("required_per_s", [10.0, 14.95])
+def test_the_capacity_beside_a_required_rate_is_that_without_one(
+    effort: evaluate.SeedBudget, required_per_s: float
+) -> None:
+    """The limit of 0.4 s is reached at 15 requests/s."""
+    plan = evaluator(KnownPlan(), required_per_s).entry(TWO, 14.9, effort).plan
+    free = evaluator(KnownPlan()).entry(TWO, 14.9, effort).plan
+    assert plan.capacity_requests_per_s is not None
+    assert free.capacity_requests_per_s is not None
+    assert plan.capacity_requests_per_s == max(free.capacity_requests_per_s, required_per_s)
+    assert (plan.limited_by, plan.missed_requests_per_s) == ("ttft.p90", None)
 
 
-def test_a_required_rate_that_only_the_whole_cluster_carries_is_a_lower_bound_of_the_capacity() -> None:
-    """One replica under its share misses 15.5 requests/s and every higher rate, which tells nothing of the cluster."""
+@pytest.mark.parametrize("required_per_s", [15.2, 17.0])
+def test_the_capacity_of_a_plan_that_misses_a_required_rate_is_that_without_one(required_per_s: float) -> None:
+    found = evaluator(KnownPlan(), required_per_s).entry(TWO, None, BEST)
+    free = evaluator(KnownPlan()).entry(TWO, None, BEST)
+    assert not found.met
+    assert found.capacity_requests_per_s == pytest.approx(free.capacity_requests_per_s, rel=0.02)
+    assert found.plan.missed_requests_per_s == required_per_s
+
+
+def test_the_capacity_beside_a_required_rate_is_that_of_the_whole_cluster() -> None:
+    """One replica under its share misses 15.5 requests/s; the whole cluster carries 16.5."""
     plan = evaluator(KnownPlan(cluster=0.7), 15.5).entry(TWO, 15.5, BEST).plan
     assert plan.slo[0].met
-    assert (plan.capacity_requests_per_s, plan.limited_by) == (15.5, None)
-    assert (plan.capacity_words, plan.limit_words) == ("at least 15.5 requests/s", "how much more is not known")
+    assert plan.capacity_requests_per_s is not None
+    assert 16.5 / 1.05 < plan.capacity_requests_per_s <= 16.5
 
 
 def test_a_required_rate_that_is_missed_is_the_rate_that_limits_the_capacity() -> None:

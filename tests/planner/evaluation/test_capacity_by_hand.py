@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.evaluation.capacity import TOLERANCE, Capacity, find_capacity, walk_to_capacity
+from planner.evaluation.capacity import TOLERANCE, Capacity, find_capacity
 from planner.evaluation.evaluator import Load, Observation, Verdict, judge
 from planner.problem.slo import parse_slo
 
@@ -79,30 +79,6 @@ def test_the_two_rates_enclose_the_capacity_as_closely_as_wanted(
     assert result.upper_requests_per_s <= result.requests_per_s * (1 + tolerance)
     steps = abs(math.log(capacity / guess)) / math.log(1.4)
     assert len(probed) <= steps + math.log2(math.log(1.4**2) / math.log1p(tolerance)) + 5
-
-
-def walked(capacity: float, start: float, most: int = 40, growth: float = 3.0) -> tuple[float | None, list[float]]:
-    probed: list[float] = []
-
-    def probe(rate: float) -> Verdict:
-        probed.append(rate)
-        samples = {"ttft": np.full(4, (rate / capacity) ** growth)}
-        return judge([Observation(Load(rate, 4, 0), samples, 4, 0.0)], [LIMIT])
-
-    return walk_to_capacity(probe, start, most), probed
-
-
-@given(st.floats(0.6, 1.6), st.floats(0.3, 20.0))
-def test_a_walk_ends_at_the_step_below_the_capacity(capacity: float, growth: float) -> None:
-    result, probed = walked(capacity, 1.0, growth=growth)
-    steps = math.floor(math.log(capacity) / math.log1p(TOLERANCE) + 1e-9)
-    assert result == pytest.approx((1 + TOLERANCE) ** steps)
-    assert len(probed) == (steps + 2 if steps >= 0 else 1 - steps)
-
-
-def test_the_walk_ends_at_its_most_steps() -> None:
-    assert walked(100.0, 1.0, most=10)[0] == pytest.approx(1.02**10)
-    assert walked(0.01, 1.0, most=10)[0] is None
 
 
 def test_hopeless_rates_are_not_probed_and_change_nothing() -> None:
