@@ -22,6 +22,13 @@ from simulator.memory.plan import MemoryPlan
 _NOTE = "put the engine's router before both, which pairs them: `plan deploy` writes all of it"
 
 
+#: What the stated error of separate pools is, and that more is not known. The medians are those of the 93 public points
+#: of `python SCORE.py --disaggregated 9999` (docs/accuracy.md).
+_ERROR_OF_POOLS: Final = (
+    "the stated error is that of servers that do both prefill and decode; in public runs of separate pools the median "
+    "error is 9 % for the time per output token and 28 % for the time to first token, which is mostly simulated too short"
+)
+
 #: The servers of each role in words.
 _SERVERS: Final = {
     "encode": "encoder servers",
@@ -73,6 +80,7 @@ class FactSheets:
             deployment=found.deployment | {"disaggregation": disaggregation.model_dump()},
             command=own.command,
             command_notes=(*own.notes, f"prefill: {first.command}", counts, _NOTE),
+            notices=(*found.notices, _ERROR_OF_POOLS),
         )
 
     def _behind_encoders(self, candidate: Candidate, found: CandidateFacts) -> CandidateFacts:

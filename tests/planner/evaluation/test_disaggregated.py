@@ -74,6 +74,12 @@ def test_the_rates_of_both_sides_by_hand(plain: SimulatedEvaluator) -> None:
     assert plain.fluid_requests_per_s(c) == pytest.approx(min(computed / 0.8, decoded))
 
 
+def test_separate_pools_say_that_their_error_is_that_of_other_servers(plain: SimulatedEvaluator) -> None:
+    together = next(c for c in plain.space() if not c.split)
+    said = [sum("separate pools" in notice for notice in plain.facts(c).notices) for c in (splits(plain)[0], together)]
+    assert said == [1, 0]
+
+
 def test_a_promised_time_per_token_bounds_the_batch() -> None:
     tight = world("tpot.mean=12ms")
     c = splits(tight)[0]
