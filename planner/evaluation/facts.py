@@ -26,7 +26,8 @@ _NOTE = "put the engine's router before both, which pairs them: `plan deploy` wr
 #: of `python SCORE.py --disaggregated 9999` (docs/accuracy.md).
 _ERROR_OF_POOLS: Final = (
     "the stated error is that of servers that do both prefill and decode; in public runs of separate pools the median "
-    "error is 9 % for the time per output token and 28 % for the time to first token, which is mostly simulated too short"
+    "error is 9 % for the time per output token and 28 % for the time to first token, which is mostly simulated too "
+    "short"
 )
 
 #: The servers of each role in words.
