@@ -190,11 +190,11 @@ class PlanEvaluator:
         start = start_per_s or self._start(candidate, guess_per_s, probes)
         is_capacity = start_per_s is None or start_is_capacity
         if at_required is None:
-            at, around = self._point_and_around(candidate, start or self.tester.floor_per_s(candidate), effort)
-            seen, limit = [*probes, *around], None
+            at, curve = self._point_and_around(candidate, start or self.tester.floor_per_s(candidate), effort)
+            seen, limit = [*probes, *curve], None
             if start is not None:
-                at, limit = self._surest(candidate, at, seen, effort, is_capacity)
-            bars = self._bars(at.verdict, seen, at.error)
+                at, limit, curve = self._surest(candidate, at, curve, seen, effort, is_capacity)
+            bars = self._bars(at.verdict, curve, at.error)
             met = self._sure(at.verdict, bars)
             capacity = at.requests_per_s if met else None
         else:  # a required rate gets one verdict, whatever its capacity is
@@ -241,8 +241,8 @@ class PlanEvaluator:
             near, seen = at, list(around)
         else:
             near, seen = self._point_and_around(candidate, begin, effort)
-        near, limit = self._surest(candidate, near, seen, effort, is_capacity)
-        capacity = near.requests_per_s if self._is_sure(near, seen) else None
+        near, limit, curve = self._surest(candidate, near, list(seen), seen, effort, is_capacity)
+        capacity = near.requests_per_s if self._is_sure(near, curve) else None
         if met:
             capacity = max(capacity or rate, rate)
         elif capacity is not None and capacity >= rate:
@@ -336,6 +336,45 @@ class PlanEvaluator:
         return _Point(rate, details, judge([d.observation for d in details], self.tester.slos))
 
     def _surest(
+        self,
+        candidate: Candidate,
+        start: _Point,
+        around: list[Verdict],
+        seen: list[Verdict],
+        effort: SeedBudget,
+        is_capacity: bool,
+    ) -> tuple[_Point, str | None, list[Verdict]]:
+        """Return the highest rate at which a plan is sure, what limits it, and the verdicts that tell so.
+
+        With several raises, these are the verdicts around that rate alone, as in a request for that rate. The rate is
+        the last one tried if none is sure.
+
+        Args:
+            candidate: The candidate.
+            start: The figures at the start.
+            around: The verdicts around the start.
+            seen: These and other verdicts, which form the curve; those at the rates that are tried are added.
+            effort: The numbers of seeds and of raises.
+            is_capacity: Whether the start is the capacity of one seed (see `_highest`).
+        """
+        at, limit = self._highest(candidate, start, seen, effort, is_capacity)
+        if effort.most_raises == 1:
+            return at, limit, seen
+        if at is start:
+            return at, limit, around
+        for _ in range(_SURE_STEPS):
+            around = self.shared_out(self._around(candidate, (at.requests_per_s,), effort.curve))
+            seen += around
+            bars = self._bars(at.verdict, around, at.error)
+            if self._sure(at.verdict, bars):
+                break
+            limit = self._missed(at.verdict, bars)
+            lower_per_s = at.requests_per_s / (1 + TOLERANCE)
+            surest, _ = self._sure_rate(lower_per_s, at, around)
+            at = self._point(candidate, surest or lower_per_s, effort)
+        return at, limit, around
+
+    def _highest(
         self, candidate: Candidate, at: _Point, seen: list[Verdict], effort: SeedBudget, is_capacity: bool
     ) -> tuple[_Point, str | None]:
         """Return the highest rate at which a plan is sure, and what limits it; the last rate tried if there is none.

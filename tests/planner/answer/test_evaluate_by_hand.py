@@ -128,7 +128,7 @@ def test_a_cluster_that_is_worse_carries_a_little_less(cluster: float) -> None:
 
 @pytest.mark.parametrize("noise", [(), (1.0, 1.0, 1.0, 1.0), (1.04, 0.96, 1.0, 1.0)])
 def test_a_start_that_one_seed_measured_is_confirmed_with_few_runs(noise: tuple[float, ...]) -> None:
-    """A capacity of the search is lowered if all seeds ask for it, and never raised: 8 runs of a curve, 4 or 8 more."""
+    """A capacity of the search is lowered if all seeds ask for it, and never raised: 10 runs of each curve."""
     toy = KnownPlan(noise=noise)
     found = evaluator(toy).entry(TWO, 14.8, BEST, start_is_capacity=True)
     assert found.met
@@ -137,7 +137,8 @@ def test_a_start_that_one_seed_measured_is_confirmed_with_few_runs(noise: tuple[
     assert (found.capacity_requests_per_s == 14.8) is (max(noise, default=1.0) == 1.0)
     assert found.plan.limited_by == "ttft.p90"
     assert found.plan.limit_words == "beyond it ttft.p90 is missed"
-    assert len([load for load in toy.loads if not load.whole_cluster]) <= 10
+    n_curves = 1 if found.capacity_requests_per_s == 14.8 else 2
+    assert len([load for load in toy.loads if not load.whole_cluster]) <= 10 * n_curves
 
 
 def test_a_start_that_is_only_near_the_capacity_is_raised_to_it() -> None:
