@@ -24,6 +24,7 @@ from planner.answer.schema import Answer
 from planner.economics.rack_power import idle_w
 from planner.improve.changes import KEPT, Change, changes_between, flag_changes
 from planner.improve.document import SCHEMA_VERSION, ChangeRow, Figures, Improvement, OtherHardware, savings
+from planner.improve.served_length import LENGTH_KEY, length_notes, served_length
 from planner.pipeline import plan as search_plan
 from planner.problem.request import CONTEXT, DISAGGREGATED, PIPELINES, PlanRequest
 from planner.search.candidate_tester import TIE
@@ -143,6 +144,9 @@ def improve(
     started = time.perf_counter()
     improver = Improver(read, request, report)
     base = read.deployment.model_dump(exclude_unset=True) | {"hardware": read.deployment.hardware}
+    length = served_length(read.deployment)
+    if length is not None:  # stated, so that no variant is simulated with a shorter one
+        base[LENGTH_KEY] = length
     report("the present deployment")
     found = WrittenDeployment.of(read.deployment, request, request.model)
     today = improver.entry(base)
@@ -169,6 +173,7 @@ def improve(
         improved_deployment=None if plan is None else _writable(keys),
         new_command="" if plan is None else " ".join([plan.command, *read.kept]),
         command_notes=[] if plan is None else plan.command_notes,
+        notices=[*length_notes(read.deployment), *(_new_notices(today, final) if improves else ())],
         saves=None if now is None or then is None else savings(now, then, request.given),
         confidence=None if then is None else then.probability_met,
         infeasible=None if refusal is None else refusal.binding_constraint,
@@ -179,9 +184,17 @@ def improve(
 
 
 def request_for(read: ReadLaunch, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a request with the model, the engine and the kept keys of a command."""
-    keys = read.keys
+    """Return the keys of a request with the model, the engine and the kept keys of a command.
+
+    The context length is kept also where the command does not state it: every candidate holds what is served today.
+
+    Raises:
+        InputError: The deployment of the command is invalid.
+    """
+    keys, length = read.keys, served_length(read.deployment)
     fixed = {key: keys[key] for key in KEPT if keys.get(key) is not None}
+    if length is not None:
+        fixed[LENGTH_KEY] = length
     own = {"model": keys["model"], "engine": keys["engine"], "hardware": keys["hardware"], "fixed": fixed}
     also = list(dict.fromkeys(kind for key, kind in _EXTENSIONS.items() if keys.get(key, 1) not in (1, None)))
     return {**values, **own, **({"also": also} if also else {})}
@@ -272,6 +285,14 @@ def _elsewhere(request: PlanRequest, hardware: str, report: Report) -> OtherHard
         figures=Figures.of_plan(best, True),
         command=best.command,
     )
+
+
+def _new_notices(today: EvaluatedPlan | str, final: EvaluatedPlan | str) -> list[str]:
+    """Return the notices about the improved deployment, such as those on its precisions, that today's does not have."""
+    if isinstance(final, str):
+        return []
+    known = [] if isinstance(today, str) else today.plan.notices
+    return [notice for notice in final.plan.notices if notice not in known]
 
 
 def _writable(keys: Mapping[str, Any]) -> dict[str, Any]:

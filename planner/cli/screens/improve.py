@@ -138,7 +138,7 @@ def _saved(found: Improvement) -> Iterator[Line]:
 
 
 def _remarks(found: Improvement) -> Iterator[Line]:
-    for note in found.command_notes:
+    for note in (*found.notices, *found.command_notes):
         yield "Note", note
     for other in found.other_hardware:
         if other.figures is None:

@@ -89,3 +89,10 @@ def test_rented_accelerators_that_idle_are_named(idle: int, words: str, capsys: 
     shown = " ".join(capsys.readouterr().out.split())
     assert ("idle, not in the energy)" in shown) is bool(idle)
     assert words in shown
+
+
+def test_notices_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """A precision that may change the answers is never silent."""
+    notice = "fp8 KV cache: check the answer quality on long contexts"
+    show_improvement(refusal([]).model_copy(update={"notices": [notice]}))
+    assert notice in " ".join(capsys.readouterr().out.split())
