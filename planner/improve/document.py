@@ -85,6 +85,7 @@ class ChangeRow(JsonBlock):
         alone: The figures of the deployment with only this change; None if it cannot stand alone.
         why_not_alone: Why it cannot stand alone; "" if it can.
         recommended: Whether the new command has it.
+        why: Why it is left out, or why the new command has it without a gain of its own; "" for a gain of its own.
     """
 
     what: str
@@ -93,6 +94,7 @@ class ChangeRow(JsonBlock):
     alone: Figures | None
     why_not_alone: str
     recommended: bool
+    why: str = ""
 
 
 class Savings(JsonBlock):
