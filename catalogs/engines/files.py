@@ -57,6 +57,12 @@ def list_engines(supported_only: bool = False) -> list[str]:
     return [n for n in engine_file_names() if not supported_only or "why" not in read_engine_file(n)]
 
 
+def unsupported_reason(name: str) -> str:
+    """Return why an engine of the catalog is not simulated; empty if it is, and for an unknown name."""
+    folded = name.strip().lower()
+    return str(read_engine_file(folded).get("why", "")) if folded in engine_file_names() else ""
+
+
 @cache
 def load_engine(name: str) -> EngineProfile:
     """Return the profile of a supported engine by name.

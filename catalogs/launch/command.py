@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.engines.files import unsupported_reason
 from catalogs.errors import InputError, nearest_name
 from catalogs.launch import llama_cpp, sglang, transformers_static, trtllm, vllm
 from catalogs.launch.arguments import Arguments
@@ -40,7 +41,9 @@ def engine_family(engine: str) -> str:
     """
     found = engine if engine in COMMANDS else engine.partition("-")[0]
     if engine in _OTHERS or found not in COMMANDS:
-        rule = f"no start command can be written for this engine; known are {', '.join(COMMANDS)}"
+        why = unsupported_reason(engine)
+        known = f"this engine is known, but not simulated ({why})" if why else "this engine has no start command here"
+        rule = f"{known}; engines with a start command are {', '.join(COMMANDS)}"
         raise InputError(rule, engine, nearest_name(engine, COMMANDS) or "vllm")
     return found
 

@@ -58,7 +58,7 @@ class ClosedForms:
         Each pool is checked for its memory and for the objectives that its role determines.
         """
         for role, pool in candidate.pools:
-            found = memory_discard(self.deployments.memory(pool), self.statistics.longest)
+            found = memory_discard(self.deployments.memory(pool), self.statistics.longest, pool.states_length)
             # A prefill pool ends each request with its first token, an encoder pool without any.
             if found is None and role not in ("prefill", "encode"):
                 found = self._length_discard(pool)

@@ -102,7 +102,7 @@ class FactSheets:
     def _of_pool(self, candidate: Candidate) -> CandidateFacts:
         resolved, memory = self.deployments.resolved(candidate), self.deployments.memory(candidate)
         notices = resolved.notices
-        if memory_discard(memory, self.statistics.longest) is None:
+        if memory_discard(memory, self.statistics.longest, candidate.states_length) is None:
             compiled = self.deployments.compiled(candidate)
             resolved, memory, notices = compiled.resolved, compiled.memory, compiled.notices
         serve = serve_command(resolved)
@@ -127,9 +127,8 @@ class FactSheets:
         """Yield a notice for each precision that may change the model's answers."""
         native, found = self.deployments.names.model.weight_dtype, candidate.weight_dtype
         if found != native:
-            discard = memory_discard(
-                self.deployments.memory(replace(candidate, weight_dtype=native)), self.statistics.longest
-            )
+            own = self.deployments.memory(replace(candidate, weight_dtype=native))
+            discard = memory_discard(own, self.statistics.longest, candidate.states_length)
             why = f" instead of the model's own {native}"
             if discard is not None:
                 why = f", because the model does not fit in its own {native} ({discard.reason})"

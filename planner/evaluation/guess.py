@@ -244,7 +244,7 @@ def _choices(request: PlanRequest, hardware: Hardware) -> tuple[list[ReplicaChoi
     unfit: list[ReplicaChoice] = []
     for candidate in single_replicas(request, names):
         choice = ReplicaChoice(candidate, names, forms, forms.deployments.memory(candidate))
-        fits = memory_discard(choice.memory, forms.statistics.longest) is None
+        fits = memory_discard(choice.memory, forms.statistics.longest, candidate.states_length) is None
         (found if fits else unfit).append(choice)
     return found, unfit[-1:]
 
@@ -323,6 +323,6 @@ def _does_not_fit(unfit: list[ReplicaChoice], notes: list[str]) -> Guess:
     widest = max(unfit, key=lambda choice: choice.candidate.layout.accelerators, default=None)
     if widest is None:
         return Guess("memory", tuple(notes), None, None)
-    found = memory_discard(widest.memory, widest.forms.statistics.longest)
+    found = memory_discard(widest.memory, widest.forms.statistics.longest, widest.candidate.states_length)
     missing = f"{widest.candidate.layout.words}: {'' if found is None else found.reason}"
     return Guess("memory", (*notes, missing), widest.candidate, widest.memory)

@@ -85,6 +85,7 @@ class ChangeRow(JsonBlock):
         alone: The figures of the deployment with only this change; None if it cannot stand alone.
         why_not_alone: Why it cannot stand alone; "" if it can.
         recommended: Whether the new command has it.
+        why: Why it is left out, or why the new command has it without a gain of its own; "" for a gain of its own.
     """
 
     what: str
@@ -93,6 +94,7 @@ class ChangeRow(JsonBlock):
     alone: Figures | None
     why_not_alone: str
     recommended: bool
+    why: str = ""
 
 
 class Savings(JsonBlock):
@@ -148,6 +150,8 @@ class Improvement(JsonBlock):
         improved_deployment: The keys of its deployment.yaml.
         new_command: The new command; "" if it cannot start.
         command_notes: Further steps for the operator.
+        notices: What is kept though the command does not state it, and what the new command brings, such as precisions
+            that may change the answers.
         saves: What the new command saves; None if one of the two cannot start.
         infeasible: What binds where no deployment on the hardware meets the objectives.
         what_would_meet_it: Changes of the request or the hardware that would.
@@ -170,6 +174,7 @@ class Improvement(JsonBlock):
     improved_deployment: dict[str, Any] | None
     new_command: str
     command_notes: list[str]
+    notices: list[str] = Field(default_factory=list)
     saves: Savings | None
     confidence: float | None
     infeasible: str | None

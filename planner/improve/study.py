@@ -2,7 +2,7 @@
 
 The search is that of `plan` on the hardware and the engine of the command. The difference between its answer and the
 present deployment is a set of changes; each is simulated alone, and then they are made one after another, the most
-useful first, until the next one brings no more than a tie.
+useful first, while they bring more than a tie. A change that the others do not need is taken back.
 """
 
 from __future__ import annotations
@@ -17,12 +17,22 @@ from catalogs.deployments.key_texts import with_keys
 from catalogs.deployments.schema import Deployment, deployment_of_keys
 from catalogs.errors import InputError
 from catalogs.launch.reading.read import ReadLaunch
+from catalogs.ui.words import digits, percent
 from planner.answer.evaluate import BEST
 from planner.answer.evaluated_plan import EvaluatedPlan, objective_value
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.economics.rack_power import idle_w
-from planner.improve.changes import KEPT, Change, changes_between, flag_changes
+from planner.improve.changes import (
+    KEPT,
+    LENGTH_KEY,
+    SINGLE,
+    Change,
+    changes_between,
+    flag_changes,
+    length_notes,
+    served_length,
+)
 from planner.improve.document import SCHEMA_VERSION, ChangeRow, Figures, Improvement, OtherHardware, savings
 from planner.pipeline import plan as search_plan
 from planner.problem.request import CONTEXT, DISAGGREGATED, PIPELINES, PlanRequest
@@ -33,6 +43,12 @@ from planner.studies.written_deployment import WrittenDeployment
 Report = Callable[[str], None]
 
 _WHERE: Final = "the deployment of the command"
+
+#: Why a deployment has a key that no change states.
+_FOLLOWS: Final = "follows from the other changes"
+
+#: Keys with defaults that depend on others, which therefore stay as they are today until they are changed.
+_HELD: Final = ("weight_dtype", "kv_dtype", "max_num_seqs", "max_num_batched_tokens")
 
 #: Kinds of candidate that a search considers only where the present deployment is one of them.
 _EXTENSIONS: Final = {
@@ -143,8 +159,13 @@ def improve(
     started = time.perf_counter()
     improver = Improver(read, request, report)
     base = read.deployment.model_dump(exclude_unset=True) | {"hardware": read.deployment.hardware}
+    length = served_length(read.deployment)
+    if length is not None:  # stated, so that no variant is simulated with a shorter one
+        base[LENGTH_KEY] = length
     report("the present deployment")
     found = WrittenDeployment.of(read.deployment, request, request.model)
+    if len(found.pools) == 1:
+        base |= {key: found.block[key] for key in _HELD if found.block.get(key) is not None}
     today = improver.entry(base)
     report("the search on the same hardware")
     answer = search_plan(request)
@@ -169,6 +190,7 @@ def improve(
         improved_deployment=None if plan is None else _writable(keys),
         new_command="" if plan is None else " ".join([plan.command, *read.kept]),
         command_notes=[] if plan is None else plan.command_notes,
+        notices=[*length_notes(read.deployment), *(_new_notices(today, final) if improves else ())],
         saves=None if now is None or then is None else savings(now, then, request.given),
         confidence=None if then is None else then.probability_met,
         infeasible=None if refusal is None else refusal.binding_constraint,
@@ -179,9 +201,17 @@ def improve(
 
 
 def request_for(read: ReadLaunch, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a request with the model, the engine and the kept keys of a command."""
-    keys = read.keys
+    """Return the keys of a request with the model, the engine and the kept keys of a command.
+
+    The context length is kept also where the command does not state it: every candidate holds what is served today.
+
+    Raises:
+        InputError: The deployment of the command is invalid.
+    """
+    keys, length = read.keys, served_length(read.deployment)
     fixed = {key: keys[key] for key in KEPT if keys.get(key) is not None}
+    if length is not None:
+        fixed[LENGTH_KEY] = length
     own = {"model": keys["model"], "engine": keys["engine"], "hardware": keys["hardware"], "fixed": fixed}
     also = list(dict.fromkeys(kind for key, kind in _EXTENSIONS.items() if keys.get(key, 1) not in (1, None)))
     return {**values, **own, **({"also": also} if also else {})}
@@ -197,50 +227,125 @@ def _changed(
     """Return each change, the deployment with the useful ones as simulated, and its keys."""
     if answer.best is None:
         return [], today, base
-    best = answer.best.deployment
-    changes = changes_between(block, best)
+    changes = changes_between(block, answer.best.deployment)
     alone: dict[str, EvaluatedPlan | str] = {}
     for change in changes:
         improver.report(f"{change.what} alone")
         alone[change.what] = improver.entry(with_keys(base, change.after))
-    made, keys = _in_turn(improver, base, changes, alone)
-    final = improver.entry(keys) if made else today
-    rows = [_row(improver, change, base, alone[change.what], change in made) for change in changes]
+    turns = ChangesInTurn(improver, base, today, sorted(changes, key=lambda c: improver.rank(alone[c.what])))
+    made = turns.made()
+    keys = turns.keys(made)
+    final = improver.entry(keys)
+    rows = [
+        _row(improver, change, base, alone[change.what], change in made, turns.why(change, made, alone[change.what]))
+        for change in changes
+    ]
+    rows = _with_what_follows(rows, block, final)
     rows.sort(key=lambda row: not row.recommended)
     return rows, final, keys
 
 
-def _in_turn(
-    improver: Improver,
-    base: Mapping[str, Any],
-    changes: Sequence[Change],
-    alone: Mapping[str, EvaluatedPlan | str],
-) -> tuple[list[Change], Mapping[str, Any]]:
-    """Make the changes one after another, the most useful alone first, and keep those that bring more than a tie.
+@dataclass(frozen=True, slots=True)
+class ChangesInTurn:
+    """Makes changes one after another, and says why one is made or left out.
 
-    Where a chain of single changes stays behind all of them together, all of them are kept.
+    Attributes:
+        improver: Simulates deployments.
+        base: The keys of the present deployment.
+        today: The present deployment as simulated.
+        changes: All changes, the most useful alone first.
     """
-    made: list[Change] = []
-    keys, present = base, improver.entry(base)
-    for change in sorted(changes, key=lambda c: improver.rank(alone[c.what])):
-        wider = with_keys(keys, change.after)
-        improver.report(f"with {change.what}")
-        entry = improver.entry(wider)
-        if improver.better(entry, present):
-            made, keys, present = [*made, change], wider, entry
-    everything = base
-    for change in changes:
-        everything = with_keys(everything, change.after)
-    if len(made) < len(changes):
-        improver.report("all changes together")
-        entry = improver.entry(everything)
-        if improver.better(entry, present):
-            return list(changes), everything
-    return made, keys
+
+    improver: Improver
+    base: Mapping[str, Any]
+    today: EvaluatedPlan | str
+    changes: Sequence[Change]
+
+    def keys(self, made: Sequence[Change]) -> Mapping[str, Any]:
+        """Return the keys of the present deployment with some changes."""
+        keys = self.base
+        for change in made:
+            keys = with_keys(keys, change.after)
+        return keys
+
+    def made(self) -> list[Change]:
+        """Return the changes that the new command has.
+
+        The most useful ones alone come first, and those that bring more than a tie stay. Where they stay behind all
+        changes together, all are made. Those without which the deployment is no worse are then taken back.
+        """
+        made = self._with_more([])
+        if len(made) < len(self.changes):
+            self.improver.report("all changes together")
+            if self.improver.better(self._entry(self.changes), self._entry(made)):
+                made = list(self.changes)
+        return self._with_more(self._needed(made))
+
+    def why(self, change: Change, made: Sequence[Change], alone: EvaluatedPlan | str) -> str:
+        """Return why a change without a gain alone is made, or why one is left out; empty for a gain alone."""
+        others = [c for c in made if c is not change]
+        if change not in made:
+            beside = f" beside {_listed(others)}" if others else ""
+            return f"left out: it brings no more than {percent(TIE)}{beside}{self._despite(alone)}"
+        if not others or self.improver.better(alone, self.today):
+            return ""
+        without = self._entry(others)
+        if isinstance(without, str):
+            lacks = f"the deployment does not start ({without})"
+        elif not self.improver.meets(without):
+            lacks = "the objectives are missed"
+        else:
+            lacks = f"the deployment is worse by more than {percent(TIE)}"
+        return f"no gain alone, but needed with {_listed(others)}: without it {lacks}"
+
+    def _despite(self, alone: EvaluatedPlan | str) -> str:
+        """Return what a change brings that the objective does not count: a higher capacity."""
+        if isinstance(alone, str) or isinstance(self.today, str) or not self.improver.request.given:
+            return ""
+        before, after = (entry.capacity_requests_per_s or 0.0 for entry in (self.today, alone))
+        if after <= before * (1 + TIE):
+            return ""
+        wanted = self.improver.request.objective
+        return f"; alone it carries {digits(after)} requests/s, not {digits(before)}, but the objective is {wanted}"
+
+    def _entry(self, made: Sequence[Change]) -> EvaluatedPlan | str:
+        return self.improver.entry(self.keys(made))
+
+    def _with_more(self, made: list[Change]) -> list[Change]:
+        """Return changes with each further one that brings more than a tie."""
+        for change in self.changes:
+            if change in made:
+                continue
+            self.improver.report(f"with {change.what}")
+            if self.improver.better(self._entry([*made, change]), self._entry(made)):
+                made = [*made, change]
+        return made
+
+    def _needed(self, made: list[Change]) -> list[Change]:
+        """Return changes without those that are not needed: the others are as good up to a tie."""
+        whole, kept = self._entry(made), made
+        for change in reversed(made):
+            rest = [c for c in kept if c is not change]
+            if not rest:
+                break
+            self.improver.report(f"without {change.what}")
+            entry = self._entry(rest)
+            if not self.improver.better(whole, entry) and self.improver.better(entry, self.today):
+                kept = rest
+        return kept
+
+
+def _listed(changes: Sequence[Change]) -> str:
+    return ", ".join(change.what for change in changes)
 
 
 def _row(
-    improver: Improver, change: Change, base: Mapping[str, Any], alone: EvaluatedPlan | str, recommended: bool
+    improver: Improver,
+    change: Change,
+    base: Mapping[str, Any],
+    alone: EvaluatedPlan | str,
+    recommended: bool,
+    why: str,
 ) -> ChangeRow:
     both = {key: {"from": value, "to": change.after[key]} for key, value in change.before.items()}
     figures = None if isinstance(alone, str) else Figures.of(alone, improver.request.given)
@@ -255,7 +360,29 @@ def _row(
         alone=figures,
         why_not_alone=alone if isinstance(alone, str) else "",
         recommended=recommended,
+        why=why,
     )
+
+
+def _with_what_follows(rows: list[ChangeRow], block: Mapping[str, Any], final: EvaluatedPlan | str) -> list[ChangeRow]:
+    """Return the rows with one for each key that differs in the new deployment because an engine derives it."""
+    if isinstance(final, str):
+        return rows
+    now, stated = final.plan.deployment, {key for row in rows if row.recommended for key in row.keys}
+    keys = [key for key in (*SINGLE, LENGTH_KEY) if key not in stated and now.get(key) != block.get(key)]
+    follow = [
+        ChangeRow(
+            what=key,
+            keys={key: {"from": block.get(key), "to": now.get(key)}},
+            flags=[],
+            alone=None,
+            why_not_alone=_FOLLOWS,
+            recommended=True,
+            why=_FOLLOWS,
+        )
+        for key in keys
+    ]
+    return [row for row in rows if row.what not in keys] + follow
 
 
 def _elsewhere(request: PlanRequest, hardware: str, report: Report) -> OtherHardware:
@@ -272,6 +399,14 @@ def _elsewhere(request: PlanRequest, hardware: str, report: Report) -> OtherHard
         figures=Figures.of_plan(best, True),
         command=best.command,
     )
+
+
+def _new_notices(today: EvaluatedPlan | str, final: EvaluatedPlan | str) -> list[str]:
+    """Return the notices about the improved deployment, such as those on its precisions, that today's does not have."""
+    if isinstance(final, str):
+        return []
+    known = [] if isinstance(today, str) else today.plan.notices
+    return [notice for notice in final.plan.notices if notice not in known]
 
 
 def _writable(keys: Mapping[str, Any]) -> dict[str, Any]:

@@ -238,6 +238,11 @@ class Candidate:
         return CandidatePool("encode", first), *self._language_pools
 
     @property
+    def states_length(self) -> bool:
+        """Return whether max_model_len is stated; otherwise it is the model's, or as much as the cache holds."""
+        return self.rest.values.get("max_model_len") is not None
+
+    @property
     def _language_pools(self) -> tuple[CandidatePool, ...]:
         if not self.split:
             return (CandidatePool("both", self),)

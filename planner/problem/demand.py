@@ -95,7 +95,8 @@ class Demand:
         if users is not None:
             refuse_if(users < 1, "users must be a whole number of at least 1", users, "1")
             rule = "the load is a rate or a number of users, not both"
-            refuse_if(rate is not None, rule, users, "--rate or --users")
+            given = "" if rate is None else f"--rate {rate:g}"
+            refuse_if(rate is not None, rule, f"{given} and --users {users}", f"--users {users} or {given}")
         rule = "a think time is a number of seconds, not below zero"
         refuse_if(not 0 <= think_s < math.inf, rule, think_s, "30")
         if users is not None:  # half, since users also wait for answers

@@ -6,6 +6,7 @@ is generated, and from the schema the command line, the list of keys, and the co
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
@@ -85,6 +86,21 @@ def need_one_of(what: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
         rule = f"{what} is one of {', '.join(choices)}"
         raise InputError(rule, value, nearest_name(value, choices, 0.6) or choices[0])
+
+
+def check_precision(name: str, known: Sequence[str]) -> None:
+    """Refuse a weight dtype that is not known; the first of the known ones is the usual one.
+
+    Raises:
+        InputError: It is none; the nearest has the same kind of number and the nearest number of bits.
+    """
+    found = re.fullmatch(r"([a-z]+)(\d{1,3})", name.lower())
+    if name not in known and found is not None:
+        kind, bits = found[1], int(found[2])
+        alike = [dtype for dtype in known if dtype.rstrip("0123456789") == kind]
+        near = min(alike, key=lambda dtype: abs(int(dtype.removeprefix(kind)) - bits), default=None)
+        refuse_if(near is not None, f"a precision is one of {', '.join(known)}", name, near or known[0])
+    need_one_of("a precision", name, known)
 
 
 class RequestModel(BaseModel):

@@ -41,6 +41,7 @@ from planner.problem.key_definition import (
     RequestModel,
     Texts,
     Whole,
+    check_precision,
     key,
     need_one_of,
     read_by,
@@ -171,7 +172,7 @@ def check_certainty(confidence: float, seed: int) -> None:
     refuse_if(seed > MOST_SEED, f"a seed must be a whole number up to {MOST_SEED}", seed, "0")
     least, most = LEAST_CONFIDENCE, MOST_CONFIDENCE
     rule = f"a confidence is a probability from {least:g} to {most:g}"
-    share = confidence / 100 if 1 < confidence <= 100 else confidence  # 90 means 90 %
+    share = confidence / 100 if 100 * least <= confidence <= 100 else confidence  # 90 means 90 %
     nearest = f"{min(max(share, least), most):g}" if math.isfinite(share) else "0.9"
     refuse_if(not least <= confidence <= most, rule, confidence, nearest)
 
@@ -393,7 +394,7 @@ class PlanRequest(RequestModel):
         for kind in self.extensions:
             need_one_of("a kind of candidate in `also`", kind, EXTENSIONS)
         for precision in self.precisions:
-            need_one_of("a precision", precision, (NATIVE, *DTYPE_BYTES))
+            check_precision(precision, (NATIVE, *DTYPE_BYTES))
         disaggregated = DISAGGREGATED in self.extensions and (self.over_time or bool(self.spare))
         rule = "--trace and --survive support one kind of replica, not disaggregation"
         refuse_if(disaggregated, rule, DISAGGREGATED, "--rate or --users without --survive")

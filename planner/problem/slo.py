@@ -35,6 +35,8 @@ DEFAULT_METRIC: Final = TTFT.name
 #: Statistics that answers, reports and predictions hold of each latency.
 STATS: Final = ("mean", "p50", "p90", "p95", "p99")
 
+_USUAL_STAT: Final = "p99"
+
 MOST_PERCENTILE: Final = 99.99
 
 #: From here on, limits are written in minutes or hours where these are whole.
@@ -191,6 +193,10 @@ def parse_slo(text: str) -> Slo:
     if not equals:
         raise InputError("an SLO is written METRIC.STAT=LIMIT", text, "ttft.p99=2s")
     metric, dot, stat = name.lower().partition(".")
+    if not dot and metric in (*LATENCY_METRICS, INTERACTIVITY):
+        where = "" if condition is None else text[text.index("[") : text.index("]") + 1]
+        nearest = f"{metric}{where}.{_USUAL_STAT}={limit or '2s'}"
+        raise InputError("an SLO names a statistic, mean or pNN, after its metric", text, nearest)
     given = bool(dot) and not _PERCENTILE.fullmatch(name.lower())
     if not given:
         metric, stat = DEFAULT_METRIC, name.lower()

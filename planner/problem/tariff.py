@@ -70,7 +70,7 @@ class Tariff(RequestModel):
             refuse_if(not 0 < discount < 1, rule, discount, "0.35")
         if price is not None:
             rule = "a price is a number of US dollars per hour above zero"
-            refuse_if(not 0 < price < math.inf, rule, price, "24.5")
+            refuse_if(not 0 < price < math.inf, rule, price, "24.5" if price > 0 or math.isnan(price) else "0.01")
             for name, chosen in (("cloud", self.cloud), ("region", self.region)):
                 rule = f"--price and tariff.{name} exclude each other"
                 refuse_if(chosen is not None, rule, chosen, f"--price or tariff.{name}")

@@ -96,12 +96,21 @@ class RentalBound:
         return None
 
 
-def memory_discard(memory: MemoryPlan, longest_request_tokens: int) -> Discard | None:
-    """Return why the model, or the workload's longest request, does not fit in memory, or None."""
+def memory_discard(memory: MemoryPlan, longest_request_tokens: int, states_length: bool = False) -> Discard | None:
+    """Return why the model, or the workload's longest request, does not fit in memory, or None.
+
+    Args:
+        memory: The memory of one accelerator.
+        longest_request_tokens: The tokens of the workload's longest request.
+        states_length: Whether the deployment states its max_model_len. The engine does not start where the cache cannot
+            hold a sequence of a stated length; a length that is not stated is shortened to what the cache holds.
+    """
     longest = memory.longest_sequence_tokens
     if memory.free_bytes <= 0:
         need = memory.weights_bytes + memory.activation_bytes + memory.non_torch_bytes
         return Discard(MEMORY, memory.why, need * memory.accelerators, memory.budget_bytes * memory.accelerators)
+    if states_length and not memory.fits:
+        return Discard(MEMORY, memory.why, float(memory.max_model_len), float(max(longest, 1)))
     shortest = min(SHORTEST_SEQUENCE_TOKENS, memory.max_model_len)
     if longest < min(longest_request_tokens, memory.max_model_len) or longest < shortest:
         need = max(longest_request_tokens, shortest)

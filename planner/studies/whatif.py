@@ -227,9 +227,22 @@ def _billed(changed: Plan, candidate: Candidate, request: PlanRequest) -> Iterat
         yield f"your price is for all {named} accelerators, of which {used} are used"
 
 
+def run_words(changed: Plan) -> str:
+    """Return what is wrong with the run of a plan beyond its capacity: the load, a value, or only the confidence."""
+    unmet = [row for row in changed.slo if not row.met]
+    if any(row.value_s is None or (row.share <= 1 and not row.probability_met) for row in unmet):
+        return "an overloaded run"
+    missed = [row.name for row in unmet if row.share > 1]
+    if missed:
+        return f"a run that misses {', '.join(missed)}"
+    unsure = [row.name for row in unmet]
+    of = f" of {', '.join(unsure)}" if unsure else ""
+    return f"a run within the limits, without the required confidence{of}"
+
+
 def _notes(plan: Plan, changed: Plan, request: PlanRequest) -> Iterator[str]:
     if changed.capacity_requests_per_s is None or changed.capacity_requests_per_s < (changed.requests_per_s or 0.0):
-        yield "latency, cost and energy of the changed plan refer to an overloaded run"
+        yield f"latency, cost and energy of the changed plan refer to {run_words(changed)}"
     if changed.usd_per_hour is None and plan.usd_per_hour is not None:
         yield f"no known price for {request.hardware}"
     yield from (n for n in changed.notices if n not in plan.notices)

@@ -80,7 +80,8 @@ class WrittenDeployment:
         """Return why the deployment cannot start or serve the workload at all; None if it can."""
         for pool in self.pools:
             where = "" if len(self.pools) == 1 else f"the {pool.role} replicas: "
-            found = memory_discard(size_memory(pool), self.evaluator.statistics.longest)
+            states_length = self.candidate.states_length
+            found = memory_discard(size_memory(pool), self.evaluator.statistics.longest, states_length)
             if found is None and pool.queueing.too_long != "truncate":
                 sample, side = self.evaluator.statistics.sample, pool.side_tokens
                 found = length_discard(pool.limits.max_model_len, sample, self.request.slos, side)

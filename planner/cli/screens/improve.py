@@ -24,10 +24,17 @@ def show_improvement(found: Improvement) -> None:
         head = ("change", "from", "to", "alone: meets", "requests/s", tightest, "$/h", "J/token", "")
         rows = [cell for change in found.changes for cell in _cells(change, tightest)]
         open_console().print(text_table(head, rows, 3, ""))
+        show_lines(_reasons(found))
     show_lines(_result(found), ("Change", "Keep", "NO"))
     if found.feasible and found.improves:
         print(f"{'New command':<{LABEL}}{found.new_command}")  # users copy it, so the line never breaks
     show_lines(_remarks(found))
+
+
+def _reasons(found: Improvement) -> Iterator[Line]:
+    """Yield why changes are left out, and why some are made without a gain of their own."""
+    for i, change in enumerate(row for row in found.changes if row.why):
+        yield ("" if i else "Why"), f"{change.what}: {change.why}"
 
 
 def _today(found: Improvement) -> Iterator[Line]:
@@ -86,7 +93,7 @@ def _cells(change: ChangeRow, tightest: str) -> Iterator[tuple[str, ...]]:
             yield (f"  {key}", before, after, "", "", "", "", "", "")
             continue
         alone = change.alone
-        use = "make it" if change.recommended else "no gain"
+        use = "make it" if change.recommended else "left out"
         if alone is None:
             yield (key, before, after, "not alone", "", "", "", "", use)
             continue
@@ -138,7 +145,7 @@ def _saved(found: Improvement) -> Iterator[Line]:
 
 
 def _remarks(found: Improvement) -> Iterator[Line]:
-    for note in found.command_notes:
+    for note in (*found.notices, *found.command_notes):
         yield "Note", note
     for other in found.other_hardware:
         if other.figures is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.cli.screens.improve import show_improvement
-from planner.improve.document import SCHEMA_VERSION, Figures, Improvement
+from planner.improve.document import SCHEMA_VERSION, ChangeRow, Figures, Improvement
 
 
 def refusal(changes: list[str]) -> Improvement:
@@ -89,3 +89,30 @@ def test_rented_accelerators_that_idle_are_named(idle: int, words: str, capsys: 
     shown = " ".join(capsys.readouterr().out.split())
     assert ("idle, not in the energy)" in shown) is bool(idle)
     assert words in shown
+
+
+def test_notices_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """A precision that may change the answers is never silent."""
+    notice = "fp8 KV cache: check the answer quality on long contexts"
+    show_improvement(refusal([]).model_copy(update={"notices": [notice]}))
+    assert notice in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(("recommended", "word"), [(True, "make it"), (False, "left out")])
+def test_the_table_says_whether_the_new_command_has_a_change(
+    recommended: bool, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = ChangeRow(
+        what="kv_dtype",
+        keys={"kv_dtype": {"from": "bf16", "to": "fp8"}},
+        flags=[],
+        alone=None,
+        why_not_alone="follows from the other changes",
+        recommended=recommended,
+        why="a reason",
+    )
+    show_improvement(refusal([]).model_copy(update={"changes": [row]}))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "no gain" not in shown
+    assert f"not alone {word}" in shown
+    assert "Why kv_dtype: a reason" in shown

@@ -177,6 +177,9 @@ def test_options_repeat_and_take_commas() -> None:
         ("ttft.p99=fast", "2s"),
         ("ttft.p99", "ttft.p99=2s"),
         ("2s", "ttft.p99=2s"),
+        ("ttft=2s", "choice: ttft.p99=2s"),
+        ("TPOT=50ms", "choice: tpot.p99=50ms"),
+        ("e2e[in<1k]=5s", "choice: e2e[in<1k].p99=5s"),
         ("", "ttft.p99=2s"),
     ],
 )

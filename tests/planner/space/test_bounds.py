@@ -137,6 +137,18 @@ def test_a_model_of_short_contexts_fits() -> None:
     assert memory_discard(replace(memory, longest_sequence_tokens=447), 164) is not None
 
 
+def test_a_stated_length_must_fit() -> None:
+    """A length that is not stated is shortened to what the cache holds."""
+    memory = replace(
+        size_memory(resolve(Deployment(model="llama3.1-8b", hardware="h100"))), longest_sequence_tokens=9000
+    )
+    assert memory_discard(memory, 4096) is None
+    found = memory_discard(memory, 4096, states_length=True)
+    assert found is not None
+    assert (found.value, found.limit) == (131_072, 9000)
+    assert found.reason == "the KV cache holds one sequence of 9000 tokens, less than max_model_len 131072"
+
+
 # ---- requests that exceed max_model_len
 
 

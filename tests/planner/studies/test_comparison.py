@@ -17,7 +17,7 @@ from planner.cli.screens.studies import _cells
 from planner.problem.overrides import parse_keys
 from planner.sections.full_answer import parse_answer
 from planner.studies.comparison import Figure, compare_answers
-from planner.studies.whatif import Changes, parse_rate, what_if
+from planner.studies.whatif import Changes, parse_rate, run_words, what_if
 from tests.planner.report.test_plan_report import answer, data
 
 NOTHING = Changes(None, None, None, {})
@@ -182,6 +182,24 @@ def test_twice_and_more_the_rate_breaks_and_says_what() -> None:
     found = what_if(answer(), plan, Changes(4 * (plan.requests_per_s or 0.0), None, None, {}))
     assert any("it carries" in line for line in found.breaks)
     assert [what for what, *_ in found.comparison.differs] == ["requests/s"]
+
+
+@pytest.mark.parametrize(
+    ("value_s", "probability", "words"),
+    [
+        (None, 0.0, "an overloaded run"),
+        (0.5, 0.0, "an overloaded run"),
+        (3.0, 0.1, "a run that misses ttft.p99"),
+        (1.9, 0.7, "a run within the limits, without the required confidence of ttft.p99"),
+    ],
+)
+def test_a_run_is_only_overloaded_where_its_queue_grows(value_s: float | None, probability: float, words: str) -> None:
+    plan = answer().plans[0]
+    row = plan.slo[0].model_copy(update={
+        "metric": "ttft", "stat": "p99", "limit_s": 2.0, "value_s": value_s, "met": False,
+        "probability_met": probability,
+    })  # fmt: skip
+    assert run_words(plan.model_copy(update={"slo": [row]})) == words
 
 
 def test_larger_hardware_is_billed_for_what_the_plan_uses() -> None:
