@@ -177,6 +177,7 @@ def energy(m: ReportData, plan: Plan) -> PageSection:
     site = "given: accounting.owned.pue" if given else "assumed: Uptime Institute survey 2024, newer sites"
     rows = [
         ("Mean power at the servers", kilowatts(e.w_mean), "simulated: accelerators by operator, hosts by load"),
+        *([("of it unused", kilowatts(plan.unused_w), plan.unused_words)] if plan.unused_words else []),
         ("Energy per output token", joules(e.j_per_output_token), "simulated, at the servers"),
         ("Energy per million output tokens", f"{e.kwh_per_million_output_tokens:.3g} kWh", "including the facility"),
         ("Facility over servers (PUE)", f"{e.pue:g}", site),
