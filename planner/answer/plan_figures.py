@@ -78,6 +78,9 @@ def steady_metrics(details: Sequence[RunDetail], verdict: Verdict) -> dict[str, 
         runs = [run for d in details if isinstance(run := d.metrics.get(name), dict)]
         if len(runs) == len(details):
             metrics[name] = {**_mean_block(runs), figure: value}
+    unused_w = mean_of(details, "unused_w")
+    if unused_w and isinstance(power_block := metrics.get("power"), dict):
+        metrics["power"] = power_block | {"unused_w": unused_w}
     return metrics | per_s
 
 

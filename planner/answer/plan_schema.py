@@ -12,7 +12,7 @@ from calibration.accuracy.stated_error import ALL_WAITING, WAITING_METRICS, in_w
 from catalogs.deployments.schema import Deployment
 from catalogs.io.json_block import JsonBlock
 from catalogs.io.yaml_files import validate_as
-from catalogs.ui.words import percent, rate
+from catalogs.ui.words import counted, kilowatts, percent, rate
 from planner.economics.money import Energy, Money
 from planner.evaluation.confidence import LEVEL, Confidence
 from planner.problem.candidate import deployment_words
@@ -355,6 +355,21 @@ class Plan(JsonBlock):
     def regime(self) -> Regime:
         """Return what was known of the deployment before it ran; unknown where no calibration is known."""
         return UNKNOWN if self.calibration is None else self.calibration.regime
+
+    @property
+    def unused_w(self) -> float:
+        """Return the part of the power of the plan that rented accelerators draw that are not used, watts."""
+        found = ((self.metrics or {}).get("power") or {}).get("unused_w")
+        return float(found) if isinstance(found, int | float) else 0.0
+
+    @property
+    def unused_words(self) -> str:
+        """Return the share of the energy that rented accelerators that are not used take; empty without any."""
+        if self.energy is None or not self.unused_w:
+            return ""
+        n = (None if self.cost is None else self.cost.idle_accelerators) or 0
+        which = f"the {counted(n, 'rented accelerator')} that {'is' if n == 1 else 'are'} not used"
+        return f"{percent(self.unused_w / self.energy.w_mean)} of it ({kilowatts(self.unused_w)}) is drawn by {which}"
 
     def metric(self, name: str) -> float | None:
         """Return a number of the metrics block; None where there is none."""

@@ -49,6 +49,14 @@ def idle_w(hardware: Hardware) -> float:
     return hardware.n_accelerators * hardware.accelerator.idle_w + hardware.n_nodes * _host_idle_w(hardware)
 
 
+def unused_w(hardware: Hardware, accelerators: int) -> float:
+    """Return the power of further accelerators that idle in the nodes of the hardware, and of their share of the hosts.
+
+    They are those of a rented instance that a deployment does not use. The result is in watts.
+    """
+    return accelerators * idle_w(hardware) / hardware.n_accelerators
+
+
 def most_w(hardware: Hardware) -> float:
     """Return the power of all the hardware with every accelerator at its limit, watts."""
     busy_w = capped_w(hardware.accelerator) + hardware.node.host_w_per_accelerator

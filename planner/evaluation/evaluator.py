@@ -87,7 +87,8 @@ class Observation:
         samples_s: Samples by metric (ttft, tpot, itl, e2e), one per request or token, seconds. Each has shape (n,).
         n_measured: Requests in the window.
         growth_fraction: Growth of the requests in the system over the window, as a share of the arrivals in it.
-        joules_per_output_token: Energy of all accelerators and hosts, at the socket.
+        joules_per_output_token: Energy of all accelerators and hosts, at the socket, with those that are rented and
+            not used.
         n_simulated: Requests of the whole run.
         rejected_fraction: Share of the requests in the window that are rejected because of their size. They count in
             `growth_fraction`: the system does not serve them.
@@ -172,9 +173,10 @@ class RunDetail:
         output_tokens_per_s: Output tokens per second of the whole deployment: requests served per second times the
             mean lengths of the workload, as for all figures per token.
         total_tokens_per_s: Input and output tokens per second of the whole deployment.
-        power_w: Power of all accelerators and hosts of the whole deployment, at the socket.
+        power_w: Power of all accelerators and hosts of the whole deployment, at the socket, `unused_w` included.
         error: Differences between simulated and measured whole runs of the engine.
         notices: Notes on the run, one sentence each.
+        unused_w: Power of the accelerators that are rented with the deployment and not used, at the socket.
     """
 
     observation: Observation
@@ -188,6 +190,7 @@ class RunDetail:
     error: StatedError
     notices: tuple[str, ...] = ()
     samples_s: Mapping[str, FloatArray] = field(default_factory=dict)
+    unused_w: float = 0.0
 
 
 class Evaluator(Protocol):
@@ -241,7 +244,10 @@ class Evaluator(Protocol):
         """Return the stated error of the candidate's simulated latencies, without simulation."""
 
     def guess_w(self, candidate: Candidate, requests_per_s: float) -> float:
-        """Return the estimated power of the whole deployment at a rate, watts, at the servers."""
+        """Return the estimated power of the whole deployment at a rate, watts, at the servers.
+
+        It includes the accelerators that are rented with the deployment and not used.
+        """
 
     def guess_s(self, candidate: Candidate, requests_per_s: float, metric: str, quantile: float | None = None) -> float:
         """Return the estimated latency metric at a rate, seconds; infinite if overloaded.

@@ -14,6 +14,7 @@ from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
 from catalogs.workloads.workload import Workload
+from planner.evaluation.coverage import measured_words
 from planner.evaluation.evaluator import CandidateFacts, Load, Observation, RunDetail
 from planner.evaluation.queueing import Utilisation
 from planner.evaluation.simulated import SimulatedEvaluator
@@ -210,9 +211,11 @@ def _open_choice(request: PlanRequest, named: Hardware | None) -> HardwareChoice
             notices.append(f"not compared, no calibration (name them with --hw for a roofline estimate): {texts}")
         else:
             notices.append(f"no calibration: roofline estimates that are too optimistic by an unknown amount: {texts}")
-    partly = [h.text for h, e in evaluators.items() if h not in bare and not e.deployments.bundle.times_attention]
-    if partly:
-        notices.append(f"products and experts measured, all else roofline estimates: {', '.join(partly)}")
+    partly: dict[str, list[str]] = {}
+    for hardware, evaluator in evaluators.items():
+        if hardware not in bare and not evaluator.deployments.bundle.times_attention:
+            partly.setdefault(measured_words(evaluator), []).append(hardware.text)
+    notices += [f"{words}: {', '.join(texts)}" for words, texts in partly.items()]
     notices += dict.fromkeys(line for evaluator in evaluators.values() for line in evaluator.notices)
     first = next(iter(evaluators)) if named is None else named
     return HardwareChoiceEvaluator(evaluators, tuple(notices), named, rental_bound(request, first))

@@ -55,6 +55,14 @@ _SESSION_SPANS: Final = 3.0
 #: Most requests that a run has for this reason.
 _MOST_FOR_SESSIONS: Final = 20_000
 
+#: Share of the step time that is a roofline estimate above which a plan has a note.
+MOSTLY: Final = 0.5
+
+MOSTLY_ROOFLINE: Final = (
+    "most of the step time is a roofline estimate, not a measurement: the figures of this plan are estimates that are "
+    "not comparable with those of measured hardware"
+)
+
 Settle = Callable[[Candidate, Load], tuple[Run, Observation]]
 
 #: What determines the requests of a run: seed, requests, rate and share.
@@ -175,6 +183,7 @@ class SimulatedRuns:
         lengths = self.cache.lengths
         output_tokens_per_s = rate * lengths.output_tokens.mean
         streaming = streaming_notice(self.deployments.streaming(candidate).resolved, output_tokens_per_s)
+        rough = MOSTLY_ROOFLINE if float(known["roofline_fraction"]) > MOSTLY else None
         uses, tokens = steady_uses(done, measured, observation.stable)
         drawn = power_and_energy(uses, tokens)
         joules = drawn["energy"]["total_j_per_output_token"]
@@ -197,7 +206,7 @@ class SimulatedRuns:
             total_tokens_per_s=output_tokens_per_s + rate * lengths.input_tokens.mean,
             power_w=math.nan if joules is None else joules * output_tokens_per_s,
             error=StatedError.of(self.request.engine, float(known["operator_error"]), regime),
-            notices=(streaming,) if streaming else (),
+            notices=tuple(filter(None, (streaming, rough))),
         )
 
     def records(self, candidate: Candidate, load: Load) -> LatencyRecords:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import isnan
 
 from calibration.accuracy.regime import Regime
 from calibration.accuracy.stated_error import StatedError, stated_errors_digest
@@ -11,6 +12,7 @@ from catalogs.deployments.resolve import CatalogLookup
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
 from catalogs.workloads.workload import Workload
+from planner.economics.rack_power import unused_w
 from planner.evaluation.api_processes import api_server_variants
 from planner.evaluation.closed_forms import ClosedForms
 from planner.evaluation.deployments import CandidateDeployments, Improve
@@ -22,6 +24,7 @@ from planner.evaluation.runs import RunCache, SimulatedRuns
 from planner.evaluation.tower_variants import tower_variants
 from planner.evaluation.workload_statistics import WorkloadStatistics, workload_of
 from planner.problem.candidate import Candidate
+from planner.problem.price_list import PriceList
 from planner.problem.request import DISAGGREGATED, PlanRequest
 from planner.space.bounds import Discard
 from planner.space.candidates import candidates, limits, refused_layouts, widest_limits
@@ -48,6 +51,7 @@ class SimulatedEvaluator:
     cache: RunCache | None = None
     step_factor: float = 1.0
     _errors: dict[Candidate, StatedError] = field(default_factory=dict, repr=False)
+    _unused: dict[Candidate, float] = field(default_factory=dict, repr=False)
 
     @cached_property
     def runs(self) -> SimulatedRuns:
@@ -216,8 +220,21 @@ class SimulatedEvaluator:
         return self._errors[candidate]
 
     def guess_w(self, candidate: Candidate, requests_per_s: float) -> float:
-        """Return the estimated power of the whole deployment at a rate, watts, at the servers."""
-        return self.closed_forms.power_w(candidate, requests_per_s * self.step_factor)
+        """Return the estimated power of the whole deployment at a rate, watts, at the servers; see Evaluator."""
+        return self.closed_forms.power_w(candidate, requests_per_s * self.step_factor) + self.unused_w(candidate)
+
+    def unused_w(self, candidate: Candidate) -> float:
+        """Return the power of the accelerators that are rented with a candidate and idle, watts, at the servers.
+
+        It is 0 for owned hardware, and where the price is not that of instances.
+        """
+        if candidate not in self._unused:
+            request, found = self.request, 0.0
+            if request.accounting.owned is None:
+                price = PriceList(request.tariff, self.names.hardware).price(candidate)
+                found = 0.0 if price is None else unused_w(candidate.hardware, price.idle_accelerators)
+            self._unused[candidate] = found
+        return self._unused[candidate]
 
     def guess_s(self, candidate: Candidate, requests_per_s: float, metric: str, quantile: float | None = None) -> float:
         """Return the estimated latency metric at a rate, seconds; see Evaluator."""
@@ -244,6 +261,19 @@ class SimulatedEvaluator:
 
     def observe(self, candidate: Candidate, load: Load) -> Observation:
         """Return the steady part of a run under a load, from the cache or from a new simulation."""
+        return self._with_unused(candidate, self._observed(candidate, load))
+
+    def _with_unused(self, candidate: Candidate, seen: Observation) -> Observation:
+        """Return an observation with the energy of the accelerators that are rented with a candidate and not used.
+
+        If the queue grows, fewer tokens than those of the load share it: their energy is then a lower bound.
+        """
+        if isnan(seen.joules_per_output_token) or not (idle_w := self.unused_w(candidate)):
+            return seen
+        joules = idle_w / (seen.load.requests_per_s * self.mean_output_tokens)
+        return replace(seen, joules_per_output_token=seen.joules_per_output_token + joules)
+
+    def _observed(self, candidate: Candidate, load: Load) -> Observation:
         factor = self.step_factor
         if factor == 1.0:
             return self.runs.observe(candidate, load)
@@ -262,4 +292,8 @@ class SimulatedEvaluator:
         """
         if self.step_factor != 1.0:
             raise ValueError(f"no detail of runs with a step factor of {self.step_factor}")
-        return self.runs.detail(candidate, load)
+        found, idle_w = self.runs.detail(candidate, load), self.unused_w(candidate)
+        if not idle_w:
+            return found
+        seen = self._with_unused(candidate, found.observation)
+        return replace(found, observation=seen, power_w=found.power_w + idle_w, unused_w=idle_w)

@@ -32,7 +32,7 @@ class Figures(JsonBlock):
         usd_per_hour: The price of an hour; None where no price is known.
         usd_per_million_output_tokens: The price of a million output tokens; None where no price is known.
         j_per_output_token: The energy of an output token, joules; None where it is not known.
-        idle_accelerators: Rented accelerators that are not used; they are billed, and their power is not in the energy.
+        idle_accelerators: Rented accelerators that are not used; they are billed, and their power is in the energy.
     """
 
     words: str

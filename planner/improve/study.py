@@ -22,7 +22,6 @@ from planner.answer.evaluate import BEST
 from planner.answer.evaluated_plan import EvaluatedPlan, objective_value
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
-from planner.economics.rack_power import idle_w
 from planner.improve.changes import (
     KEPT,
     LENGTH_KEY,
@@ -124,16 +123,8 @@ class Improver:
 
 
 def _joules(entry: EvaluatedPlan) -> float:
-    """Return the energy of an output token with that of rented accelerators that idle; 0 where it is not known.
-
-    To leave a part of a rented instance idle saves less than its share of the energy.
-    """
-    plan, hardware = entry.plan, entry.candidate.hardware
-    if plan.energy is None:
-        return 0.0
-    idle = 0 if plan.cost is None else plan.cost.idle_accelerators or 0
-    each_w = idle_w(hardware) / hardware.n_accelerators
-    return plan.energy.j_per_output_token * (1 + idle * each_w / plan.energy.w_mean)
+    """Return the energy of an output token; 0 where it is not known."""
+    return 0.0 if entry.plan.energy is None else entry.plan.energy.j_per_output_token
 
 
 def improve(

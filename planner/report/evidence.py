@@ -62,20 +62,21 @@ def capacity(plan: Plan, s: ReportSimulations) -> PageSection:
             "its planned rate. Hollow marks: the queue grows."
         )
         parts.append(chart(latency_figures.capacity_curve(plan, s.points, metric), caption, 420))
-    parts.append(paragraph(_knee_words(plan, s)))
+    parts.append(paragraph(_knee_words(plan)))
     n = max((p.n_measured for p in plan.curve), default=0)
     text = f"Latencies at {rate(plan.requests_per_s)}, as a client sees them; up to {n:,} requests measured."
     parts.append(chart(latency_figures.distributions(plan), text, 420))
     return PageSection("Capacity: latency against the rate", parts, "Capacity")
 
 
-def _knee_words(plan: Plan, s: ReportSimulations) -> str:
+def _knee_words(plan: Plan) -> str:
     """Return the knee of every statistic with an objective in words."""
     found = []
     for row in plan.slo:
-        bend = latency_figures.knee(latency_figures.points_of(plan, s.points, row.metric, row.stat))
+        bend = latency_figures.knee_of(plan, row.metric, row.stat)
         found.append(f"{row.name}: " + ("none" if bend is None else rate(bend)))
-    meaning = "The knee is the rate above which latency rises steeply: the point furthest below the chord of the curve"
+    meaning = "The knee is the rate above which latency rises steeply: the point furthest below the chord of the "
+    meaning += "curve through the rates of the answer"
     return f"{meaning}. Knee of {', of '.join(found)}. Planned: {rate(plan.requests_per_s)}."
 
 
@@ -177,6 +178,7 @@ def energy(m: ReportData, plan: Plan) -> PageSection:
     site = "given: accounting.owned.pue" if given else "assumed: Uptime Institute survey 2024, newer sites"
     rows = [
         ("Mean power at the servers", kilowatts(e.w_mean), "simulated: accelerators by operator, hosts by load"),
+        *([("of it unused", kilowatts(plan.unused_w), plan.unused_words)] if plan.unused_words else []),
         ("Energy per output token", joules(e.j_per_output_token), "simulated, at the servers"),
         ("Energy per million output tokens", f"{e.kwh_per_million_output_tokens:.3g} kWh", "including the facility"),
         ("Facility over servers (PUE)", f"{e.pue:g}", site),

@@ -39,7 +39,8 @@ def curve_metrics(plan: Plan) -> list[str]:
 def capacity_curve(plan: Plan, points: list[SweepPoint], metric: str) -> PlotlyFigure:
     """Return a chart of the percentiles of one latency in milliseconds against the request rate.
 
-    Hollow marks are loads under which the queue grew. Circles mark the knees, and lines mark the objectives.
+    Hollow marks are loads under which the queue grew. Circles mark the knees, and lines mark the objectives. A knee is
+    that of the rates of the answer, whatever else is drawn (see `knee_of`).
 
     Args:
         plan: The plan with its measured curve.
@@ -57,7 +58,7 @@ def capacity_curve(plan: Plan, points: list[SweepPoint], metric: str) -> PlotlyF
         traces.append(line(marks, stat, mode="lines+markers", **style))
         drawn += [latency_ms for _, latency_ms in marks]
     for stat in dict.fromkeys(row.stat for row in limits):
-        bend = knee(points_of(plan, points, metric, stat))
+        bend = knee_of(plan, metric, stat)
         if bend is not None:
             latency_s = next(values[stat] for rate, values, _ in rows if rate == bend)
             mark = {"symbol": "circle-open", "size": 18, "line": {"width": 2, "color": charts.REFERENCE}}
@@ -111,10 +112,14 @@ def _through_plan(rows: list[LatencyRow], plan: Plan, metric: str) -> list[Laten
     ]
 
 
-def points_of(plan: Plan, points: list[SweepPoint], metric: str, stat: str) -> list[tuple[float, float]]:
-    """Return pairs of rate and seconds of one statistic, ascending, at the rates under which the queue was stable."""
-    rows = _rows(plan, points, metric)
-    return [(rate, values[stat]) for rate, values, stable in rows if stable and values.get(stat)]
+def knee_of(plan: Plan, metric: str, stat: str) -> float | None:
+    """Return the knee of the curve of one statistic over the rate, requests per second; None if it hardly bends.
+
+    It is found among the rates of the answer under which the queue was stable, and not among further ones that a report
+    simulates: a knee depends on the range of the rates, and an answer has one knee wherever it is shown.
+    """
+    rows = _rows(plan, [], metric)
+    return knee([(rate, values[stat]) for rate, values, stable in rows if stable and values.get(stat)])
 
 
 def knee(points: list[tuple[float, float]]) -> float | None:

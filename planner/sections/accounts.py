@@ -203,12 +203,13 @@ class AccountsSection(Section[PlanAccounts]):
 def accounts_of(given: Accounting, priced: PricedPlan) -> PlanAccounts:
     """Return every account; an account without input is None, and an unknown account has a `note`."""
     used = priced.plan.energy
+    own_w = 0.0 if used is None else used.w_mean - priced.plan.unused_w
     gpu_w = ((priced.plan.metrics or {}).get("power") or {}).get("gpu_w_mean")
     return PlanAccounts(
         per_user=_per_user(given, priced),
         owned=owned_account(given.owned, priced),
         spot=_spot(given, priced),
-        rack=None if used is None else rack_power(priced.hardware, used.w_mean, gpu_w, given.nodes_per_rack),
+        rack=None if used is None else rack_power(priced.hardware, own_w, gpu_w, given.nodes_per_rack),
         carbon_hours=None if used is None else _carbon_hours(given, used.kwh_per_million_output_tokens),
     )
 

@@ -63,7 +63,7 @@ def _figures(figures: Figures) -> str:
     known = carries if figures.usd_per_hour is None else f"{carries}, {dollars(figures.usd_per_hour)}/h"
     if figures.idle_accelerators:
         idle = figures.idle_accelerators
-        known += f" ({idle} rented accelerator{'' if idle == 1 else 's'} idle, not in the energy)"
+        known += f" ({idle} rented accelerator{'' if idle == 1 else 's'} idle, counted in the energy)"
     tokens = []
     if figures.usd_per_million_output_tokens is not None:
         tokens.append(f"{dollars(figures.usd_per_million_output_tokens)} per million output tokens")

@@ -185,6 +185,8 @@ def _money_lines(plan: Plan, request: PlanRequest) -> Iterator[Line]:
         yield "Energy", f"{kilowatts(energy.w_mean)} at this light load"
     else:
         yield "Energy", _energy_words(energy)
+    if plan.unused_words:
+        yield "", plan.unused_words
 
 
 def _unit_costs(cost: Money) -> str:

@@ -14,10 +14,12 @@ from catalogs.hardware import catalog as hardware_names
 from catalogs.hardware.catalog import parse_hardware, with_count
 from catalogs.workloads.workload import load_workload
 from planner.evaluation.closed_forms import StepTimes
+from planner.evaluation.coverage import NOTHING_MEASURED
 from planner.evaluation.evaluator import Load, RunSizes
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.queueing import LIGHT
 from planner.evaluation.replica_sizes import ReplicaChoice
+from planner.evaluation.runs import MOSTLY_ROOFLINE
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.evaluation.variants import VariedWorkload
 from planner.pipeline import make_plan
@@ -186,8 +188,24 @@ def test_the_stated_error_does_not_depend_on_the_candidate_that_comes_first() ->
 
 def test_hardware_that_is_measured_in_part_or_not_at_all_is_said_to_be() -> None:
     found = open_evaluator(PlanRequest(model="llama3.1-8b", hardware="h100x1,mi300xx1,tpu-v6ex1", slos=SLOS))
-    assert "products and experts measured, all else roofline estimates: mi300xx1" in found.notices
+    assert f"{NOTHING_MEASURED}: mi300xx1" in found.notices  # its products are in dtypes that were not measured
     assert any(line.startswith("no calibration") and line.endswith("tpu-v6ex1") for line in found.notices)
+
+
+@pytest.mark.parametrize(("model", "words"), [("gpt-oss-120b", "experts"), ("deepseek-v3", "products and experts")])
+def test_only_what_the_model_runs_is_said_to_be_measured(model: str, words: str) -> None:
+    """Products measured for other models were said to be measured where the evidence of the plan had only estimates."""
+    found = open_evaluator(PlanRequest(model=model, hardware="h200x8,mi300xx8", slos=SLOS))
+    some = "measured for some of the data types and layouts of this model, all else roofline estimates: mi300xx8"
+    assert f"{words} {some}" in found.notices
+
+
+def test_a_plan_on_roofline_estimates_is_said_to_be_one() -> None:
+    for hardware, rough in (("mi300xx1", True), ("h100x1", False)):
+        evaluator = open_evaluator(PlanRequest(model="llama3.2-1b", hardware=hardware, slos=SLOS))
+        found = evaluator.detail(evaluator.space()[0], Load(1.0, 30, 0))
+        assert (found.calibration["roofline_fraction"] > 0.5) is rough  # type: ignore[operator]
+        assert (MOSTLY_ROOFLINE in found.notices) is rough
 
 
 def test_closed_forms_compute_the_seconds_of_each_step_once() -> None:

@@ -10,7 +10,7 @@ import pytest
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.launch.reading.read import ReadLaunch, read_command
 from planner.answer.evaluate import BEST, SeedBudget
-from planner.economics.rack_power import idle_w
+from planner.economics.rack_power import idle_w, unused_w
 from planner.improve import study
 from planner.improve.study import Improver
 from planner.problem.request import PlanRequest
@@ -27,9 +27,14 @@ def read() -> ReadLaunch:
 
 
 def variant(accelerators: int, joules: float, w_mean: float, idle: int) -> Any:
-    """A deployment on a part of a node of eight, all of which is rented."""
-    energy, cost = SimpleNamespace(j_per_output_token=joules, w_mean=w_mean), SimpleNamespace(idle_accelerators=idle)
+    """A deployment on a part of a node of eight, all of which is rented; its energy has that of the rest.
+
+    The joules and watts given are those of the part alone.
+    """
     hardware = parse_hardware(f"h100x{accelerators}")
+    all_w = w_mean + unused_w(hardware, idle)
+    energy = SimpleNamespace(j_per_output_token=joules * all_w / w_mean, w_mean=all_w)
+    cost = SimpleNamespace(idle_accelerators=idle)
     return SimpleNamespace(
         met=True,
         candidate=SimpleNamespace(hardware=hardware),

@@ -70,7 +70,7 @@ def test_figures_beyond_the_capacity_say_so(
     ("idle", "words"), [(0, ""), (1, "(1 rented accelerator idle"), (4, "(4 rented accelerators idle")]
 )
 def test_rented_accelerators_that_idle_are_named(idle: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Half of a rented node has the bill of all of it, and the energy of the half."""
+    """Half of a rented node has the bill of all of it, and the energy of what idles in it."""
     figures = Figures(
         words="1 replica",
         hardware="h100x4",
@@ -87,7 +87,7 @@ def test_rented_accelerators_that_idle_are_named(idle: int, words: str, capsys: 
     )
     show_improvement(refusal([]).model_copy(update={"today": figures, "why_not_today": ""}))
     shown = " ".join(capsys.readouterr().out.split())
-    assert ("idle, not in the energy)" in shown) is bool(idle)
+    assert ("idle, counted in the energy)" in shown) is bool(idle)
     assert words in shown
 
 

@@ -7,6 +7,7 @@ import csv
 import json
 import math
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from catalogs.ui.entry_point import run_command
 from catalogs.ui.html_page import render
 from catalogs.ui.terminal import PIPED
 from catalogs.ui.words import dollars, rate, seconds, sure_percent
+from planner.answer.plan_schema import Stats
 from planner.answer.schema import Answer
 from planner.cli.commands.report import report
 from planner.cli.main import app
@@ -27,7 +29,7 @@ from planner.pipeline import make_plan
 from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
-from planner.report.latency_figures import knee
+from planner.report.latency_figures import capacity_curve, knee, knee_of
 from planner.report.material import ReportData, gather
 from planner.report.money_figures import front
 from planner.report.page import answer_page
@@ -185,6 +187,38 @@ def test_the_knee_is_where_the_curve_bends() -> None:
     assert knee([(float(x), 2.0 * x) for x in range(1, 9)]) is None  # a straight line has none
     assert knee(bent[:4]) is None
     assert knee([(x, 1.0) for x, _ in bent]) is None
+
+
+def test_an_answer_has_one_knee_wherever_it_is_shown() -> None:
+    """The report simulates further rates, and printed another knee of the same curve than the page of the plan."""
+    plan, point = answer().plans[0], answer().plans[0].curve[0]
+    bent = {1.0: 1.0, 2.0: 1.1, 3.0: 1.2, 4.0: 1.3, 5.0: 4.0, 6.0: 9.0}
+    stats = [f"p{q}" for q in (50, 90, 95, 99)]
+    curve = [
+        point.model_copy(
+            update={
+                "requests_per_s": per_s,
+                "whole_cluster": False,
+                "stable": True,
+                "ttft_s": Stats(**dict.fromkeys(["mean", *stats], value_s)),
+            }
+        )
+        for per_s, value_s in bent.items()
+    ]
+    plan = plan.model_copy(update={"curve": curve, "requests_per_s": 5.0})
+    simulated = material().simulated
+    assert simulated is not None
+    swept = next(p for p in simulated.points if p.plan == 0)
+    beyond = [
+        replace(swept, requests_per_s=per_s, stable=True, latency_s={"ttft": dict.fromkeys(stats, 9.0 * per_s)})
+        for per_s in (7.0, 8.0, 9.0)
+    ]
+    shown = [
+        [trace["name"] for trace in capacity_curve(plan, points, "ttft").data if "knee" in trace.get("name", "")]
+        for points in ([], beyond)
+    ]
+    assert shown == [["knee of p90: 4 requests/s"]] * 2
+    assert knee_of(plan, "ttft", "p90") == 4.0
 
 
 def test_the_page_shows_how_often_such_words_were_right() -> None:
