@@ -32,18 +32,13 @@ from planner.answer.candidate_search import (
     tester_of,
     unit_cost_of,
 )
-from planner.answer.evaluate import (
-    BEST,
-    MOST_REPLICAS,
-    OTHER,
-    PlanEvaluator,
-    SeedBudget,
-)
+from planner.answer.evaluate import PlanEvaluator
 from planner.answer.evaluated_plan import EvaluatedPlan, objective_value, pareto
 from planner.answer.hardware_ranking import HardwareRanking, RankedHardware
 from planner.answer.plan_figures import prices_of
 from planner.answer.refusal import CLOSEST, Refuser, least_missed
 from planner.answer.schema import SCHEMA_VERSION, Answer, Refusal, Reproduce, SearchSummary
+from planner.answer.sure_rates import BEST, MOST_REPLICAS, OTHER, SeedBudget
 from planner.evaluation.evaluator import SHORT_RUN_MARGIN, Evaluator, apply_bounds
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.workload_statistics import WorkloadBlock

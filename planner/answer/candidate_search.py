@@ -14,7 +14,8 @@ from typing import Final
 
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
-from planner.answer.evaluate import BEST, PlanEvaluator
+from planner.answer.evaluate import PlanEvaluator
+from planner.answer.sure_rates import BEST
 from planner.evaluation.evaluator import Evaluator, RequestCounter, apply_bounds
 from planner.evaluation.multi_hardware import rental_bound
 from planner.evaluation.queueing import OVERLOAD

@@ -12,11 +12,12 @@ from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.words import percent, rate, seconds
 from planner.answer.candidate_search import tester_of
-from planner.answer.evaluate import BEST, PlanEvaluator
+from planner.answer.evaluate import PlanEvaluator
 from planner.answer.evaluated_plan import EvaluatedPlan
 from planner.answer.more_hardware import HardwareSizing, SearchOn, more_of
 from planner.answer.plan_schema import Memory, Plan, SloResult
 from planner.answer.schema import Refusal, Suggestion
+from planner.answer.sure_rates import BEST
 from planner.evaluation.api_processes import api_server_variants
 from planner.evaluation.capacity import TOLERANCE
 from planner.evaluation.evaluator import SHORT_RUN_MARGIN, Evaluator

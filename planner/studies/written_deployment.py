@@ -11,8 +11,9 @@ from catalogs.deployments.resolve import resolve_pools
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
-from planner.answer.evaluate import PlanEvaluator, SeedBudget
+from planner.answer.evaluate import PlanEvaluator
 from planner.answer.evaluated_plan import EvaluatedPlan
+from planner.answer.sure_rates import SeedBudget
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.evaluation.workload_statistics import run_sizes
 from planner.problem.candidate import ENCODER_POOL, WHOLE, Candidate, DeploymentOverrides, Split

@@ -13,8 +13,9 @@ from catalogs.hardware.catalog import parse_hardware
 from planner import pipeline
 from planner.answer import candidate_search
 from planner.answer.candidate_search import group_search, simplest_best
-from planner.answer.evaluate import BEST, OTHER, PlanEvaluator
+from planner.answer.evaluate import PlanEvaluator
 from planner.answer.evaluated_plan import EvaluatedPlan
+from planner.answer.sure_rates import BEST, OTHER
 from planner.evaluation.evaluator import Load, Observation, RunSizes
 from planner.evaluation.queueing import OVERLOAD
 from planner.problem.candidate import Candidate

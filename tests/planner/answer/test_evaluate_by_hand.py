@@ -12,15 +12,10 @@ import numpy as np
 import pytest
 
 from calibration.accuracy.stated_error import StatedError
-from planner.answer import evaluate
-from planner.answer.evaluate import (
-    BEST,
-    MOST_REPLICAS,
-    OTHER,
-    PlanEvaluator,
-)
+from planner.answer.evaluate import PlanEvaluator
 from planner.answer.evaluated_plan import EvaluatedPlan, objective_value, pareto
 from planner.answer.plan_figures import QUANTILES, cdf_of, curve_of, short, steady_metrics
+from planner.answer.sure_rates import BEST, CURVE_STEPS, MOST_REPLICAS, OTHER, SeedBudget
 from planner.economics.money import Energy, Money
 from planner.evaluation.capacity import TOLERANCE
 from planner.evaluation.confidence import allowance_for
@@ -72,7 +67,7 @@ def test_workers_are_sent_little() -> None:
 @pytest.mark.parametrize("effort", [BEST, OTHER])
 @pytest.mark.parametrize("start_per_s", [None, 14.0, 15.2, 16.0])
 def test_the_capacity_is_the_highest_rate_that_meets_the_objectives(
-    effort: evaluate.SeedBudget, start_per_s: float | None
+    effort: SeedBudget, start_per_s: float | None
 ) -> None:
     """0.1 / (1 - r / 20) = 0.4 at 15 requests/s."""
     toy = KnownPlan()
@@ -206,7 +201,7 @@ def test_with_an_error_the_rate_is_lower_and_surer_than_the_limit() -> None:
 
 
 @pytest.mark.parametrize("effort", [BEST, OTHER])
-def test_more_confidence_leaves_less_capacity(effort: evaluate.SeedBudget) -> None:
+def test_more_confidence_leaves_less_capacity(effort: SeedBudget) -> None:
     """Steps s times and latencies f times as long: f x 0.1 / (1 - r s / 20) = 0.4 at 20 (1 - f / 4) / s requests/s."""
     capacities = []
     for sure in (0.6, 0.75, 0.9, 0.95):
@@ -304,7 +299,7 @@ class OneLuckySeed(KnownPlan):
 @pytest.mark.parametrize("start_per_s", [None, 14.8])
 @pytest.mark.parametrize(("effort", "multiple"), [(OTHER, 2.2), (BEST, 4.5)])
 def test_a_rate_that_the_curve_sets_far_too_low_is_raised_again(
-    effort: evaluate.SeedBudget, multiple: float, start_per_s: float | None
+    effort: SeedBudget, multiple: float, start_per_s: float | None
 ) -> None:
     """All seeds together miss at 14.8, and the curve through that point leads to 6 or 10 requests/s."""
     found = evaluator(OneLuckySeed(multiple=multiple)).entry(TWO, start_per_s, effort)
@@ -352,7 +347,7 @@ def test_a_plan_that_holds_is_the_same_plan(rate_per_s: float | None) -> None:
 def test_no_capacity_is_sought_for_a_plan_that_misses_the_required_rate() -> None:
     toy = KnownPlan()
     assert evaluator(toy, 15.2).entry_that_holds(TWO, 15.2, BEST) is None
-    around = sorted(15.2 * step for step in (*evaluate._CURVE_STEPS, 1.0))
+    around = sorted(15.2 * step for step in (*CURVE_STEPS, 1.0))
     assert sorted({load.requests_per_s for load in toy.loads}) == pytest.approx(around)
     assert not evaluator(KnownPlan(), 15.2).entry(TWO, 15.2, BEST).holds
 
@@ -370,7 +365,7 @@ def test_no_capacity_is_sought_for_a_plan_that_misses_the_required_rate() -> Non
     ],
 )
 def test_figures_come_from_independent_seeds_and_all_replicas_of_the_best(
-    plan: object, effort: evaluate.SeedBudget, seeds: int, whole: bool
+    plan: object, effort: SeedBudget, seeds: int, whole: bool
 ) -> None:
     toy = KnownPlan()
     found = evaluator(toy, 5.0).entry(plan, None, effort)  # type: ignore[arg-type]
@@ -463,9 +458,7 @@ def test_what_ends_the_capacity_is_named() -> None:
 
 @pytest.mark.parametrize("effort", [BEST, OTHER])
 @pytest.mark.parametrize("required_per_s", [10.0, 14.95])
-def test_the_capacity_beside_a_required_rate_is_that_without_one(
-    effort: evaluate.SeedBudget, required_per_s: float
-) -> None:
+def test_the_capacity_beside_a_required_rate_is_that_without_one(effort: SeedBudget, required_per_s: float) -> None:
     """The limit of 0.4 s is reached at 15 requests/s."""
     plan = evaluator(KnownPlan(), required_per_s).entry(TWO, 14.9, effort).plan
     free = evaluator(KnownPlan()).entry(TWO, 14.9, effort).plan

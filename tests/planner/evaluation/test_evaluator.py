@@ -14,9 +14,8 @@ from catalogs.hardware import catalog as hardware_names
 from catalogs.hardware.catalog import parse_hardware, with_count
 from catalogs.workloads.workload import load_workload
 from planner.evaluation.closed_forms import StepTimes
-from planner.evaluation.coverage import NOTHING_MEASURED
 from planner.evaluation.evaluator import Load, RunSizes
-from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
+from planner.evaluation.multi_hardware import NOTHING_MEASURED, HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.queueing import LIGHT
 from planner.evaluation.replica_sizes import ReplicaChoice
 from planner.evaluation.runs import MOSTLY_ROOFLINE

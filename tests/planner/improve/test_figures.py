@@ -9,7 +9,7 @@ import pytest
 
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.launch.reading.read import ReadLaunch, read_command
-from planner.answer.evaluate import BEST, SeedBudget
+from planner.answer.sure_rates import BEST, SeedBudget
 from planner.economics.rack_power import idle_w, unused_w
 from planner.improve import study
 from planner.improve.study import Improver
