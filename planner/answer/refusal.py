@@ -363,6 +363,6 @@ def _relaxed(slo: Slo, row: SloResult, margin: float) -> str:
     limit_s = slo.limit_s
     if not row.met and value_s > slo.limit_s:
         relaxed_s = value_s * margin
-        digit = 10.0 ** (math.floor(math.log10(relaxed_s)) - 1)
-        limit_s = float(f"{math.ceil(relaxed_s / digit) * digit:.3g}")
+        digit, unit_s = 10.0 ** (math.floor(math.log10(relaxed_s)) - 1), 1.0 if relaxed_s >= 1 else 1e-3
+        limit_s = float(f"{math.ceil(relaxed_s / digit) * digit / unit_s:.3g}") * unit_s
     return f"{slo.name}={seconds_text(limit_s)}"

@@ -142,7 +142,7 @@ def why_not(answer: Answer, best: Plan, other: Plan) -> str:
 
 def binding_words(plan: Plan, binding: Binding | None) -> str:
     """Return the limit of the capacity and the input that binds in one sentence."""
-    first = f"{plan.limit_words}; " if plan.limit_words else ""
+    first = f"capacity {plan.capacity_words}, {plan.limit_words}; " if plan.limit_words else ""
     unknown = "what binds is not known: the plan has no capacity with the seed of the search"
     return first + (unknown if binding is None else binding.words)
 
