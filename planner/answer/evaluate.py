@@ -31,7 +31,7 @@ from planner.answer.plan_schema import (
     SloValue,
     Survival,
 )
-from planner.answer.sure_rates import BEST, SLOWER_STEPS, Point, SeedBudget, SureRates
+from planner.answer.sure_rates import BEST, SLOWER_STEPS, PlanPoint, SeedBudget, SureRates
 from planner.economics.money import Rates, energy, money
 from planner.evaluation.confidence import (
     Confidence,
@@ -102,7 +102,7 @@ class PlanEvaluator:
         found = self._entry(candidate, start_per_s, effort, None, required, start_is_capacity)
         return found if found.holds else None
 
-    def _at_required(self, candidate: Candidate, effort: SeedBudget) -> tuple[Point, list[Verdict]] | None:
+    def _at_required(self, candidate: Candidate, effort: SeedBudget) -> tuple[PlanPoint, list[Verdict]] | None:
         """Return the figures at the required rate and the verdicts around it; None if no rate is required."""
         required = self.tester.nominal_per_s(candidate)
         return None if required is None else self.rates.point_and_around(candidate, required, effort)
@@ -113,7 +113,7 @@ class PlanEvaluator:
         start_per_s: float | None,
         effort: SeedBudget,
         guess_per_s: float | None,
-        at_required: tuple[Point, list[Verdict]] | None,
+        at_required: tuple[PlanPoint, list[Verdict]] | None,
         start_is_capacity: bool,
     ) -> EvaluatedPlan:
         """Return the plan (see `entry`), given what is simulated at and around the required rate."""

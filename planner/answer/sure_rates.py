@@ -78,7 +78,7 @@ OTHER: Final = SeedBudget(capacity=1, curve=1, figures=3, whole_cluster=False, m
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class PlanPoint:
     """The figures of a plan at one rate, with their verdict."""
 
     requests_per_s: float
@@ -102,7 +102,9 @@ class SureRates:
     tester: CandidateTester
     each: Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]] = map
 
-    def point_and_around(self, candidate: Candidate, rate: float, effort: SeedBudget) -> tuple[Point, list[Verdict]]:
+    def point_and_around(
+        self, candidate: Candidate, rate: float, effort: SeedBudget
+    ) -> tuple[PlanPoint, list[Verdict]]:
         """Return the figures of a plan at a rate and the verdicts around it, with all runs shared out together."""
         figures = self._figures(candidate, rate, effort)
         results = self.shared_out([*figures, *self.around(candidate, (rate,), effort.curve)])
@@ -132,12 +134,12 @@ class SureRates:
         loads = [Load(rate, self.tester.sizes.full, self.tester.seed + i, whole) for i in range(n_seeds)]
         return [partial(self.evaluator.detail, candidate, load) for load in loads]
 
-    def point(self, candidate: Candidate, rate: float, effort: SeedBudget) -> Point:
+    def point(self, candidate: Candidate, rate: float, effort: SeedBudget) -> PlanPoint:
         """Return the figures of a plan at a rate, with all seeds."""
         return self._point_of(rate, self.shared_out(self._figures(candidate, rate, effort)))
 
-    def _point_of(self, rate: float, details: list[RunDetail]) -> Point:
-        return Point(rate, details, judge([d.observation for d in details], self.tester.slos))
+    def _point_of(self, rate: float, details: list[RunDetail]) -> PlanPoint:
+        return PlanPoint(rate, details, judge([d.observation for d in details], self.tester.slos))
 
     def verdict(self, candidate: Candidate, rate: float, n_seeds: int, *, allow: bool = False) -> Verdict:
         """Return the verdict at a rate as simulated; with `allow`, with the allowance for the required confidence."""
@@ -155,7 +157,7 @@ class SureRates:
         """Return whether every objective is met, in the simulation and with the required confidence."""
         return verdict.met and all(bar.probability_met >= self.tester.confidence for bar in bars)
 
-    def is_sure(self, at: Point, seen: list[Verdict]) -> bool:
+    def is_sure(self, at: PlanPoint, seen: list[Verdict]) -> bool:
         """Return whether a plan is sure at a rate, by the curve that the verdicts form."""
         return self.sure(at.verdict, self.bars(at.verdict, seen, at.error))
 
@@ -194,7 +196,7 @@ class SureRates:
         self,
         candidate: Candidate,
         start: float | None,
-        at_required: tuple[Point, list[Verdict]],
+        at_required: tuple[PlanPoint, list[Verdict]],
         met: bool,
         effort: SeedBudget,
         is_capacity: bool,
@@ -225,12 +227,12 @@ class SureRates:
     def surest(
         self,
         candidate: Candidate,
-        start: Point,
+        start: PlanPoint,
         around: list[Verdict],
         seen: list[Verdict],
         effort: SeedBudget,
         is_capacity: bool,
-    ) -> tuple[Point, str | None, list[Verdict]]:
+    ) -> tuple[PlanPoint, str | None, list[Verdict]]:
         """Return the highest rate at which a plan is sure, what limits it, and the verdicts that tell so.
 
         With several raises, these are the verdicts around that rate alone, as in a request for that rate. The rate is
@@ -262,8 +264,8 @@ class SureRates:
         return at, limit, around
 
     def _highest(
-        self, candidate: Candidate, at: Point, seen: list[Verdict], effort: SeedBudget, is_capacity: bool
-    ) -> tuple[Point, str | None]:
+        self, candidate: Candidate, at: PlanPoint, seen: list[Verdict], effort: SeedBudget, is_capacity: bool
+    ) -> tuple[PlanPoint, str | None]:
         """Return the highest rate at which a plan is sure, and what limits it; the last rate tried if there is none.
 
         Rates come from the latency curve, and each is simulated with all seeds before it counts. A start that is sure
@@ -301,8 +303,8 @@ class SureRates:
         return reached[-1], limit
 
     def _raised_once(
-        self, candidate: Candidate, at: Point, seen: list[Verdict], effort: SeedBudget
-    ) -> tuple[Point, str | None]:
+        self, candidate: Candidate, at: PlanPoint, seen: list[Verdict], effort: SeedBudget
+    ) -> tuple[PlanPoint, str | None]:
         """Return the highest rate up to `_RAISE` above a point at which a plan is sure, and what limits it.
 
         One seed, from whose capacity the point comes, may meet less than several, with which the winner is raised.
@@ -318,8 +320,8 @@ class SureRates:
         return self._raised_between(candidate, at, surest, seen, effort), limit
 
     def _lowered(
-        self, candidate: Candidate, at: Point, seen: list[Verdict], effort: SeedBudget, least_per_s: float = 0.0
-    ) -> tuple[Point, str | None]:
+        self, candidate: Candidate, at: PlanPoint, seen: list[Verdict], effort: SeedBudget, least_per_s: float = 0.0
+    ) -> tuple[PlanPoint, str | None]:
         """Return the first rate from a start downwards at which a plan is sure, and what limits it.
 
         What limits it is None if the plan is sure at the start. If no rate above `least_per_s` is sure, the result is
@@ -339,8 +341,8 @@ class SureRates:
         return at, limit
 
     def _raised_between(
-        self, candidate: Candidate, at: Point, unsure_per_s: float, seen: list[Verdict], effort: SeedBudget
-    ) -> Point:
+        self, candidate: Candidate, at: PlanPoint, unsure_per_s: float, seen: list[Verdict], effort: SeedBudget
+    ) -> PlanPoint:
         """Return a point at which a plan is sure, at most a factor of `_BETWEEN` below a rate at which it is not.
 
         A latency curve that rises late may lead from an unsure rate to one that is far too low.
@@ -353,7 +355,9 @@ class SureRates:
                 unsure_per_s = middle.requests_per_s
         return at
 
-    def _sure_rate(self, highest_per_s: float, at: Point, seen: Sequence[Verdict]) -> tuple[float | None, str | None]:
+    def _sure_rate(
+        self, highest_per_s: float, at: PlanPoint, seen: Sequence[Verdict]
+    ) -> tuple[float | None, str | None]:
         """Return the highest rate up to `highest_per_s` that meets every objective with the required confidence.
 
         It uses the same curves as the rows of the objectives, so that the two never contradict each other. The rate is
