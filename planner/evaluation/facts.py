@@ -21,9 +21,8 @@ from simulator.memory.plan import MemoryPlan
 #: How to use the two commands of a disaggregated deployment.
 _NOTE = "put the engine's router before both, which pairs them: `plan deploy` writes all of it"
 
-
-#: What the stated error of separate pools is, and that more is not known. The medians are those of the 93 public points
-#: of `python SCORE.py --disaggregated 9999` (docs/accuracy.md).
+#: Whose error is stated for separate pools, and what is known of their own. The medians are those of the 93 public
+#: points of `python SCORE.py --disaggregated 9999` (docs/accuracy.md).
 _ERROR_OF_POOLS: Final = (
     "the stated error is that of servers that do both prefill and decode; in public runs of separate pools the median "
     "error is 9 % for the time per output token and 28 % for the time to first token, which is mostly simulated too "
@@ -93,11 +92,12 @@ class FactSheets:
         own = commands.pop(candidate.pools[-1].role)
         counts = ", ".join(f"{pool.replicas} of the {_SERVERS[role]}" for role, pool in candidate.pools)
         others = (f"{role}: {each.command}" for role, each in commands.items())
-        block, written = found.deployment, self.deployments.written(candidate)
+        block, written, notices = found.deployment, self.deployments.written(candidate), found.notices
         if written.disaggregation is not None:
             block = block | {"disaggregation": written.disaggregation.model_dump()}
+            notices = (*notices, _ERROR_OF_POOLS)
         notes = (*own.notes, *others, f"start {counts}", _ENCODERS_NOTE)
-        return replace(found, deployment=block, command=own.command, command_notes=notes)
+        return replace(found, deployment=block, command=own.command, command_notes=notes, notices=notices)
 
     def _of_pool(self, candidate: Candidate) -> CandidateFacts:
         resolved, memory = self.deployments.resolved(candidate), self.deployments.memory(candidate)

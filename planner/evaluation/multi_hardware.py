@@ -233,7 +233,8 @@ def rental_bound(request: PlanRequest, whole: Hardware) -> RentalBound | None:
     return RentalBound(PriceList(tariff, whole), budget)
 
 
-_FAMILY_WORDS: Final = {"gemm": "products", "moe": "experts"}
+#: The operator families that may be measured where others are not, in words.
+_FAMILY_WORDS: Final = {"gemm": "matrix products", "moe": "experts"}
 
 NOTHING_MEASURED: Final = (
     "nothing measured for the data types and sizes of this model, roofline estimates that are too optimistic by an "
