@@ -191,7 +191,9 @@ def test_hardware_that_is_measured_in_part_or_not_at_all_is_said_to_be() -> None
     assert any(line.startswith("no calibration") and line.endswith("tpu-v6ex1") for line in found.notices)
 
 
-@pytest.mark.parametrize(("model", "words"), [("gpt-oss-120b", "experts"), ("deepseek-v3", "matrix products and experts")])
+@pytest.mark.parametrize(
+    ("model", "words"), [("gpt-oss-120b", "experts"), ("deepseek-v3", "matrix products and experts")]
+)
 def test_only_what_the_model_runs_is_said_to_be_measured(model: str, words: str) -> None:
     """Products measured for other models were said to be measured where the evidence of the plan had only estimates."""
     found = open_evaluator(PlanRequest(model=model, hardware="h200x8,mi300xx8", slos=SLOS))
