@@ -33,8 +33,15 @@ from planner.answer.plan_schema import (
 )
 from planner.answer.sure_rates import BEST, SLOWER_STEPS, PlanPoint, SeedBudget, SureRates
 from planner.economics.money import Rates, energy, money
-from planner.evaluation.confidence import Confidence
-from planner.evaluation.evaluator import Evaluator, Load, RunDetail, Verdict
+from planner.evaluation.confidence import (
+    Confidence,
+)
+from planner.evaluation.evaluator import (
+    Evaluator,
+    Load,
+    RunDetail,
+    Verdict,
+)
 from planner.problem.candidate import Candidate
 from planner.problem.price_list import PriceList
 from planner.search.candidate_tester import CandidateTester
@@ -148,7 +155,7 @@ class PlanEvaluator:
         Only steps slower than simulated are evaluated: faster ones could only raise the confidence.
         """
         at = self.rates.point(candidate, rate_per_s, BEST)
-        slower = self.rates.shared_out(self.rates.around(candidate, rate_per_s, BEST.curve, SLOWER_STEPS))
+        slower = self.rates.shared_out(self.rates.around(candidate, (rate_per_s,), BEST.curve, SLOWER_STEPS))
         return self.rates.is_sure(at, slower)
 
     def _survival(self, candidate: Candidate, rate: float, n_seeds: int) -> Survival | None:

@@ -59,11 +59,10 @@ LEAST_SEEDS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class SeedBudget:
-    """Independent seeds: those that are pooled in one verdict, those of the latency curve, and those of the figures.
+    """Independent seeds for the capacity, for the latency curve around it, and for the figures of the plan.
 
-    `capacity` is the number that is pooled to tell whether a rate, or the load after a loss, is met. `whole_cluster`
-    tells whether the figures come from all replicas together, and `most_raises` how often a capacity is raised at most
-    while the plan is sure at it.
+    `whole_cluster` tells whether the figures come from all replicas together, and `most_raises` how often a capacity
+    is raised at most while the plan is sure at it.
     """
 
     capacity: int
@@ -71,11 +70,6 @@ class SeedBudget:
     figures: int
     whole_cluster: bool
     most_raises: int
-
-    @property
-    def confirms(self) -> bool:
-        """Whether a capacity is confirmed by the verdicts around it alone, as that of a recommended plan is."""
-        return self.most_raises > 1
 
 
 BEST: Final = SeedBudget(capacity=4, curve=2, figures=4, whole_cluster=True, most_raises=3)
@@ -113,18 +107,18 @@ class SureRates:
     ) -> tuple[PlanPoint, list[Verdict]]:
         """Return the figures of a plan at a rate and the verdicts around it, with all runs shared out together."""
         figures = self._figures(candidate, rate, effort)
-        results = self.shared_out([*figures, *self.around(candidate, rate, effort.curve)])
+        results = self.shared_out([*figures, *self.around(candidate, (rate,), effort.curve)])
         return self._point_of(rate, results[: len(figures)]), results[len(figures) :]
 
     def around(
-        self, candidate: Candidate, rate: float, n_seeds: int, curve_steps: Sequence[float] = CURVE_STEPS
+        self, candidate: Candidate, rates: Iterable[float], n_seeds: int, curve_steps: Sequence[float] = CURVE_STEPS
     ) -> list[Callable[[], Verdict]]:
-        """Return tasks for verdicts around a rate; between them the effect of the speed of steps is interpolated."""
+        """Return tasks for verdicts at rates between which the effect of slower and faster steps is interpolated."""
         allowance = self.tester.allowance(candidate)
         slowest = 1.0 if allowance.error is None else allowance_for(_TAIL_LEVEL, allowance.error).speed
         alone = replace(self, each=map)  # the rates are shared out, not the few seeds of each
-        around = sorted({rate * step for step in (*curve_steps, 1.0, allowance.speed, slowest)})
-        return [partial(alone.verdict, candidate, near, n_seeds) for near in around]
+        around = sorted({rate * step for rate in rates for step in (*curve_steps, 1.0, allowance.speed, slowest)})
+        return [partial(alone.verdict, candidate, rate, n_seeds) for rate in around]
 
     def shared_out(self, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
         """Return the results of tasks; a worker inherits the tasks, and only the number of its task is sent to it."""
@@ -241,8 +235,8 @@ class SureRates:
     ) -> tuple[PlanPoint, str | None, list[Verdict]]:
         """Return the highest rate at which a plan is sure, what limits it, and the verdicts that tell so.
 
-        Where `effort` confirms, these are the verdicts around that rate alone, as in a request for that rate. The rate
-        is the last one tried if none is sure.
+        With several raises, these are the verdicts around that rate alone, as in a request for that rate. The rate is
+        the last one tried if none is sure.
 
         Args:
             candidate: The candidate.
@@ -253,16 +247,17 @@ class SureRates:
             is_capacity: Whether the start is the capacity of one seed (see `_highest`).
         """
         at, limit = self._highest(candidate, start, seen, effort, is_capacity)
-        if not effort.confirms:
+        if effort.most_raises == 1:
             return at, limit, seen
-        n_lowered = 0
-        while at is not start:
-            around = self.shared_out(self.around(candidate, at.requests_per_s, effort.curve))
+        if at is start:
+            return at, limit, around
+        for _ in range(_SURE_STEPS):
+            around = self.shared_out(self.around(candidate, (at.requests_per_s,), effort.curve))
             seen += around
             bars = self.bars(at.verdict, around, at.error)
-            if self.sure(at.verdict, bars) or n_lowered == _SURE_STEPS:
+            if self.sure(at.verdict, bars):
                 break
-            limit, n_lowered = self.missed(at.verdict, bars), n_lowered + 1
+            limit = self.missed(at.verdict, bars)
             lower_per_s = at.requests_per_s / (1 + TOLERANCE)
             surest, _ = self._sure_rate(lower_per_s, at, around)
             at = self.point(candidate, surest or lower_per_s, effort)
@@ -285,7 +280,7 @@ class SureRates:
                 all seeds together are sure at a rate that is higher by `_RAISE`.
         """
         at, limit = self._lowered(candidate, at, seen, effort)
-        if limit is None and not effort.confirms:
+        if limit is None and effort.most_raises == 1:
             return self._raised_once(candidate, at, seen, effort)
         if limit is None and is_capacity:
             _, limit = self._sure_rate(at.requests_per_s * _RAISE, at, seen)  # one seed may meet less than the others
