@@ -25,7 +25,7 @@ from planner.answer.schema import Suggestion
 from planner.problem.candidate import deployment_words
 from planner.problem.latency_metrics import TTFT
 from planner.problem.request import LEAST_CONFIDENCE
-from planner.problem.slo import Slo, seconds_text
+from planner.problem.slo import Slo, rounded_up, seconds_text
 
 #: Steps to larger hardware of the same kind that are searched.
 MOST_STEPS: Final = 3
@@ -172,12 +172,10 @@ def _relaxed_text(slo: Slo, row: SloResult) -> str:
     """Return the text of an objective that its value at the required confidence meets, with a margin."""
     limit_s = slo.limit_s
     if not row.met:
-        value_s = max(row.value_at_confidence_s or 0.0, row.value_s or 0.0, slo.limit_s) * MARGIN
-        digit = 10.0 ** (math.floor(math.log10(value_s)) - 1)
-        limit_s = math.ceil(value_s / digit) * digit
+        limit_s = rounded_up(max(row.value_at_confidence_s or 0.0, row.value_s or 0.0, slo.limit_s) * MARGIN)
     if slo.as_rate:
         return f"{objective_name(slo.name, True)}={math.floor(10 / limit_s) / 10:g}"
-    return f"{slo.name}={seconds_text(float(f'{limit_s:.3g}'))}"
+    return f"{slo.name}={seconds_text(limit_s)}"
 
 
 def _excess(row: SloResult) -> tuple[float, float]:

@@ -26,7 +26,7 @@ from planner.problem.candidate import Candidate
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.overrides import Overrides
 from planner.problem.request import LEAST_CONFIDENCE, PlanRequest
-from planner.problem.slo import Slo, parse_slos, seconds_text
+from planner.problem.slo import Slo, parse_slos, rounded_up, seconds_text
 from planner.search.candidate_tester import UNSTABLE, Outcome
 from planner.space.bounds import MEMORY, NOT_ADMITTED, NOT_RENTED, REQUEST_LENGTH, Discard
 from planner.space.candidates import candidates, distance_from_defaults
@@ -362,7 +362,5 @@ def _relaxed(slo: Slo, row: SloResult, margin: float) -> str:
     value_s = row.value_at_confidence_s or math.nan
     limit_s = slo.limit_s
     if not row.met and value_s > slo.limit_s:
-        relaxed_s = value_s * margin
-        digit, unit_s = 10.0 ** (math.floor(math.log10(relaxed_s)) - 1), 1.0 if relaxed_s >= 1 else 1e-3
-        limit_s = float(f"{math.ceil(relaxed_s / digit) * digit / unit_s:.3g}") * unit_s
+        limit_s = rounded_up(value_s * margin)
     return f"{slo.name}={seconds_text(limit_s)}"

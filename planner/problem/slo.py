@@ -5,6 +5,7 @@ A condition in brackets restricts an objective to requests of some lengths: `e2e
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -148,9 +149,20 @@ def seconds_text(value_s: float) -> str:
     if value_s >= _LONG_S:
         return exact_duration(value_s)
     unit = "s" if value_s >= 1 else "ms" if value_s >= 1e-3 else "us"
-    number = value_s / UNIT_S[unit]
-    short = f"{number:.12g}"
-    return f"{short}{unit}" if float(short) * UNIT_S[unit] == value_s else f"{value_s!r}s"
+    short = f"{value_s / UNIT_S[unit]:.12g}"
+    return f"{short}{unit}" if _seconds_of(float(short), unit) == value_s else f"{value_s!r}s"
+
+
+def rounded_up(limit_s: float) -> float:
+    """Return a limit in seconds, rounded up to two digits."""
+    digit = 10.0 ** (math.floor(math.log10(limit_s)) - 1)
+    return float(f"{math.ceil(limit_s / digit) * digit:.3g}")
+
+
+def _seconds_of(number: float, unit: str) -> float:
+    """Return a number of a unit in seconds: the nearest number to it, so that 51 ms are 0.051 s to the last bit."""
+    unit_s = UNIT_S[unit]
+    return number * unit_s if unit_s >= 1 else number / round(1 / unit_s)
 
 
 def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
@@ -284,7 +296,7 @@ def _limit_s(text: str) -> float:
     if unit not in UNIT_S:
         near = _UNITS_AS_WRITTEN.get(unit) or nearest_name(unit, UNIT_S) or "s"
         raise InputError("an SLO limit has the unit us, ms, s, min or h", text, f"{_above_zero(number)}{near}")
-    value_s = float(number) * UNIT_S[unit]
+    value_s = _seconds_of(float(number), unit)
     if not 0 < value_s < float("inf"):
         raise InputError("an SLO limit is a time above zero", text, f"{_above_zero(number)}{unit}")
     if value_s < LEAST_LIMIT_S:

@@ -124,7 +124,7 @@ class _Tries:
         if not missed:  # with this one seed the plan carries more than its capacity, which no objective explains
             return
         # Each limit is the value plus 10 %, rounded to two digits.
-        limits = ",".join(f"{slo.name}={seconds_text(_rounded(value_s * 1.1))}" for slo, value_s in missed)
+        limits = ",".join(f"{slo.name}={seconds_text(float(f'{value_s * 1.1:.2g}'))}" for slo, value_s in missed)
         values = ", ".join(f"{slo.name} = {human_s(value_s)}" for slo, value_s in missed)
         values += f" at {percent(tester.confidence)} confidence"
         yield GrowthStep("objective", f"relax the objectives to {limits}", self.plan.usd_per_hour, 0.0, True, values)
@@ -258,9 +258,3 @@ def _others(own: Hardware) -> Iterator[Hardware]:
                 yield with_count(other, n)
             elif n and n % most == 0:
                 yield with_nodes(with_count(other, most), n // most)
-
-
-def _rounded(value_s: float) -> float:
-    """Return seconds with two digits in the unit in which they are printed, so that 51 ms are not 0.051 s."""
-    unit_s = 1.0 if value_s >= 1 else 1e-3
-    return float(f"{value_s / unit_s:.2g}") * unit_s

@@ -251,7 +251,21 @@ def fit(
         memory = size_memory(resolved)
     if not resolved.runs_language_model:
         return resolved, memory
+    _check_given_blocks(resolved, memory)
     return _with_limits(resolved, kv_blocks=memory.kv_blocks), memory
+
+
+def _check_given_blocks(resolved: ResolvedDeployment, memory: MemoryPlan) -> None:
+    """Refuse given KV blocks that no accelerator has the memory for beside the weights, whatever the engine reserves.
+
+    Raises:
+        DeploymentDoesNotFit: The error names the most blocks that fit.
+    """
+    given = resolved.limits.kv_blocks
+    left_bytes = resolved.hardware.accelerator.memory_bytes - memory.weights_bytes
+    if given and memory.kv_bytes > left_bytes:
+        rule = f"kv_blocks must fit in the memory of {resolved.hardware.text} beside the weights"
+        raise DeploymentDoesNotFit(rule, given, str(int(given * left_bytes / memory.kv_bytes)))
 
 
 def _with_limits(resolved: ResolvedDeployment, **changes: Any) -> ResolvedDeployment:
@@ -274,11 +288,15 @@ def _with_measured_host(resolved: ResolvedDeployment) -> ResolvedDeployment:
 #: Limits that hardly any engine exceeds by default, for the advice to those who set far more.
 _USUAL_LIMITS: Final = {"max_num_seqs": 2048, "max_num_batched_tokens": 16384}
 
+#: Largest share of the memory of an accelerator that the advice names.
+_LARGEST_SHARE: Final = 0.95
+
 
 def _nearest(resolved: ResolvedDeployment, memory: MemoryPlan) -> str:
     """Return the smallest change that makes the deployment fit.
 
-    Candidates are, in this order, a shorter max_model_len, usual batches, narrower weights and more accelerators.
+    Candidates are, in this order, a shorter max_model_len, usual batches, a larger share of the memory, narrower
+    weights and more accelerators.
     """
     if memory.longest_sequence_tokens >= SHORTEST_SEQUENCE_TOKENS:
         return f"max_model_len {memory.longest_sequence_tokens}"
@@ -286,6 +304,9 @@ def _nearest(resolved: ResolvedDeployment, memory: MemoryPlan) -> str:
     smaller = {key: size for key, size in _USUAL_LIMITS.items() if size < getattr(limits, key)}
     if smaller and _holds(_with_limits(resolved, **smaller)):
         return ", ".join(f"{key} {size}" for key, size in smaller.items())
+    more_share = replace(resolved, gpu_memory_utilization=_LARGEST_SHARE)
+    if resolved.gpu_memory_utilization < _LARGEST_SHARE and _holds(more_share):
+        return f"gpu_memory_utilization {_LARGEST_SHARE:g}"
     for dtype in ("fp8", "int4"):
         narrower = replace(resolved, weight_dtype=dtype)
         if dtype != resolved.weight_dtype and (dtype in unit.peak_flops or dtype == "int4") and _holds(narrower):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from catalogs.errors import InputError
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.length_condition import LengthCondition
-from planner.problem.slo import LEAST_LIMIT_S, UNIT_S, Slo, parse_slos, statistic_s
+from planner.problem.slo import LEAST_LIMIT_S, UNIT_S, Slo, parse_slos, rounded_up, seconds_text, statistic_s
 
 metrics = st.sampled_from(sorted(LATENCY_METRICS))
 stats = st.one_of(st.just("mean"), st.integers(1, 99).map(lambda n: f"p{n}"), st.just("p99.9"))
@@ -21,7 +23,7 @@ limits = st.tuples(st.integers(1, 10**6), st.sampled_from(sorted(UNIT_S)))
 def test_what_is_written_is_what_is_meant(metric: str, stat: str, limit: tuple[int, str]) -> None:
     (slo,) = parse_slos([f"{metric}.{stat}={limit[0]}{limit[1]}"])
     assert (slo.metric, slo.stat, slo.metric_given) == (metric, stat, True)
-    assert slo.limit_s == limit[0] * UNIT_S[limit[1]]
+    assert slo.limit_s == float(limit[0] * Fraction(UNIT_S[limit[1]]).limit_denominator(10**6))  # the nearest number
 
 
 @given(metrics, stats, st.floats(1e-6, 1e6))
@@ -38,6 +40,20 @@ def test_interactivity_keeps_its_words_and_its_limit(rate: float, stat: str, con
     assert again == slo
     assert again.text == slo.text
     assert ("output tokens per second" in slo.words) == (stat != "mean")
+
+
+@given(st.integers(1, 999))
+def test_whole_milliseconds_are_written_as_milliseconds(n: int) -> None:
+    """51 times 0.001 is not 0.051 in binary arithmetic, but both are 51 ms."""
+    assert seconds_text(n / 1000) == f"{n}ms"
+    assert parse_slos([f"p99={n}ms"])[0].limit_s == n / 1000
+
+
+@given(st.floats(1e-6, 1e4))
+def test_a_limit_is_rounded_up_to_two_digits(limit_s: float) -> None:
+    rounded = rounded_up(limit_s)
+    assert limit_s * (1 - 1e-9) <= rounded <= limit_s * 1.1 * (1 + 1e-9)
+    assert rounded == float(f"{rounded:.2g}")
 
 
 def test_long_limits_are_written_in_the_units_that_people_read() -> None:

@@ -18,9 +18,7 @@ from planner.evaluation.multi_hardware import open_evaluator
 from planner.evaluation.variants import VariedWorkload
 from planner.pipeline import make_plan
 from planner.problem.request import OBJECTIVES
-from planner.problem.slo import seconds_text
 from planner.sections.full_answer import parse_answer
-from planner.studies import capacity_growth
 from planner.studies.bottleneck import resource_uses
 from planner.studies.capacity_growth import CAPACITY_GOAL, Growth, GrowthStep, growth
 from planner.studies.capacity_inputs import KV_CACHE
@@ -170,8 +168,3 @@ def test_a_slower_host_keeps_what_is_not_its_own() -> None:
     assert slower.resolved(candidate) is evaluator.deployments.resolved(candidate)  # only what changes is made again
     assert twice.step_s == 2 * host.step_s
     assert twice.collective_skew_s == host.collective_skew_s
-
-
-@pytest.mark.parametrize(("value_s", "text"), [(0.0511, "51ms"), (0.668, "670ms"), (1.234, "1.2s"), (12.3, "12s")])
-def test_a_relaxed_limit_is_printed_in_the_unit_of_its_size(value_s: float, text: str) -> None:
-    assert seconds_text(capacity_growth._rounded(value_s)) == text

@@ -117,6 +117,26 @@ def test_a_plant_that_does_not_fit_names_the_nearest_that_does() -> None:
     assert error.value.nearest is not None
 
 
+def test_weights_that_need_a_larger_share_of_the_memory_are_answered_with_it() -> None:
+    deployment = {"model": "deepseek-r1", "hardware": "b200x4", "tensor_parallel": 4, "weight_dtype": "fp8"}
+    with pytest.raises(InputError) as error:
+        fit(Deployment.model_validate({**deployment, "engine": "sglang"}))
+    assert error.value.nearest == "gpu_memory_utilization 0.95"
+    key, share = error.value.nearest.split()
+    fit(Deployment.model_validate({**deployment, "engine": "sglang", key: float(share)}))
+
+
+def test_more_blocks_than_the_memory_holds_are_answered_with_those_that_it_holds() -> None:
+    deployment = {"model": "llama3.1-8b", "hardware": "h100"}
+    with pytest.raises(InputError, match="kv_blocks must fit") as error:
+        fit(Deployment.model_validate({**deployment, "kv_blocks": 10**8}))
+    assert error.value.nearest is not None
+    blocks = int(error.value.nearest)
+    memory = fit(Deployment.model_validate({**deployment, "kv_blocks": blocks}))[1]
+    spare_bytes = 81559 * 2**20 - memory.weights_bytes - memory.kv_bytes
+    assert 0 <= spare_bytes < memory.kv_bytes / blocks
+
+
 @pytest.mark.parametrize(
     ("limits", "nearest"),
     [
