@@ -39,6 +39,7 @@ def test_the_description_is_openapi_3_1_and_every_error_is_a_problem() -> None:
 @SCHEMA.parametrize()
 def test_no_request_makes_the_server_fail(case: Any) -> None:
     response = case.call()
-    assert response.status_code < 500, (case.as_curl_command(), response.text[:400])
+    starts = case.operation.path == "/readyz" and response.status_code == 503  # what a server that starts has to say
+    assert response.status_code < 500 or starts, (case.as_curl_command(), response.text[:400])
     if response.status_code >= 400:
         assert response.headers["content-type"] == ["application/problem+json"] or response.json()["title"]
