@@ -43,6 +43,7 @@ COMPILED: Final = (
     "simulator/engine/token_accounting.py",
     "simulator/schedulers/completion_rounds.py",
     "simulator/schedulers/continuous_batching.py",
+    "simulator/schedulers/declared_output.py",
     "simulator/schedulers/sglang.py",
     "simulator/schedulers/trtllm.py",
     "simulator/schedulers/vllm_v1.py",

@@ -30,11 +30,11 @@ from simulator.core.batch import Batch, Encoding
 from simulator.core.compiled_modules import mypyc_attr
 from simulator.core.request import Request
 from simulator.schedulers.continuous_batching import NO_HITS, ContinuousBatching
+from simulator.schedulers.declared_output import CLIP_TOKENS, DeclaredOutput, DeclaringDecodes
 from simulator.schedulers.rules import EngineRules
 
 # Default environment variables of SGLang (python/sglang/srt/environ.py): SGLANG_INIT_NEW_TOKEN_RATIO,
-# SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR, SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS, SGLANG_RETRACT_DECODE_STEPS,
-# SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION.
+# SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR, SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS, SGLANG_RETRACT_DECODE_STEPS.
 INIT_RATIO: Final = 0.7
 
 MIN_RATIO: Final = 0.7 * 0.14
@@ -42,8 +42,6 @@ MIN_RATIO: Final = 0.7 * 0.14
 DECAY: Final = (INIT_RATIO - MIN_RATIO) / 600
 
 RETRACT_STEPS: Final = 20
-
-CLIP_TOKENS: Final = 4096
 
 MOST_SORTED: Final = 128  # SchedulePolicy._determine_active_policy: longer queues are served first come, first served
 
@@ -60,7 +58,8 @@ class Sglang(ContinuousBatching):
         super().__init__(rules)
         self._size = rules.block_size
         self._by_prefix = rules.queueing.order == "prefix"
-        self._longest = min(rules.max_model_len, rules.kv_blocks * rules.block_size)
+        self._declared_output = DeclaredOutput(rules)
+        self.decodes = DeclaringDecodes(rules.block_size, self._declared_output)
         self._full = False  # no prefill until the running batch gets smaller
         self._left = 0  # requests that left the running batch and still count in it
         self._ratio = NewTokenRatio()
@@ -132,7 +131,7 @@ class Sglang(ContinuousBatching):
         if partial is None and (self._full or not self._waiting):
             return None
         ratio = self.new_token_ratio
-        self._promised = ratio * self._declared(self._decoding())
+        self._promised = ratio * self._declared_by_decodes()
         batch = Batch()
         budget = self.rules.max_num_batched_tokens
         if self._by_prefix and 1 < len(self._waiting) <= MOST_SORTED:
@@ -183,13 +182,17 @@ class Sglang(ContinuousBatching):
 
     def _left_of(self, request: Request) -> int:
         """Return the output tokens that a request may still produce, by its declared maximum."""
-        most = min(request.input_tokens + self.rules.max_output_tokens, self._longest)
+        most = self._declared_output.most_tokens(request.input_tokens)
         known = request.base_tokens + self.decodes.rounds + 1 if request.computed_tokens < 0 else request.known_tokens
         return most - known if most > known else 0
 
     def _decoding(self) -> list[Request]:
         """Return the running requests whose prompts are complete, in order of admission."""
         return [request for request in self._running if request.computed_tokens < 0]
+
+    def _declared_by_decodes(self) -> int:
+        """Return the output tokens that the decoding requests may still produce: `_declared(_decoding())` at once."""
+        return self._declared_output.tokens_after(self.decodes.rounds)
 
     def _declared(self, requests: Iterable[Request]) -> int:
         """Return the output tokens that requests may still produce, each by its declared maximum and clipped."""

@@ -202,6 +202,9 @@ class SpeculativeTrtLlm(Speculating, TrtLlm):
 class SpeculativeSglang(Speculating, Sglang):
     """The scheduler of SGLang started with `--speculative-algorithm`."""
 
+    def _declared_by_decodes(self) -> int:
+        return self._declared(self._decoding())  # each request advances by another number of tokens
+
 
 #: Speculative schedulers by the policy that they extend.
 SPECULATIVE: Final[dict[str, type[Speculating]]] = {
