@@ -15,7 +15,7 @@ from catalogs.arrays import FloatArray
 from catalogs.workloads.request_set import RequestSet
 from simulator.core.clock import ARRIVAL, Clock, Process
 from simulator.engine.context import EngineContext
-from simulator.engine.fast_path import FastPath
+from simulator.engine.fast_path import FAST_RANKS, FastPath
 from simulator.schedulers.registry import scheduler_class
 from simulator.schedulers.rules import EngineRules
 from simulator.schedulers.vllm_v1 import VllmV1
@@ -25,7 +25,6 @@ from simulator.schedulers.vllm_v1 import VllmV1
 _WITHOUT: Final[dict[str, object]] = {
     "pipeline_stages": 1,
     "receiving": None,
-    "held_launch_s": 0.0,
     "chunked_prefill": True,
     "retention": None,
 }
@@ -71,9 +70,11 @@ def is_plain(context: EngineContext, keys: object, requests: RequestSet, options
 
 def _has_no_feature(rules: EngineRules) -> bool:
     queueing = rules.queueing
-    first_come = queueing.order == "fcfs" and queueing.max_waiting is None and not queueing.max_delay_s
+    # Without shared content, the order by cached prefixes is that of the arrivals.
+    first_come = queueing.order in ("fcfs", "prefix") and queueing.max_waiting is None and not queueing.max_delay_s
     plain = all(getattr(rules, name) == value for name, value in _WITHOUT.items())
-    return first_come and plain and scheduler_class(rules) is VllmV1
+    made = scheduler_class(rules)
+    return first_come and plain and (made is VllmV1 if rules.in_lockstep else made in FAST_RANKS)
 
 
 def serve_open_loop(

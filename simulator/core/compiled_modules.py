@@ -38,6 +38,7 @@ COMPILED: Final = (
     "simulator/engine/fast_lockstep.py",
     "simulator/engine/fast_path.py",
     "simulator/engine/fast_rank.py",
+    "simulator/engine/fast_sglang.py",
     "simulator/engine/replica.py",
     "simulator/engine/step_loop.py",
     "simulator/engine/token_accounting.py",

@@ -1,15 +1,16 @@
 """The step loop of plain runs, written as one loop over numbers: the same results in less time.
 
-Most runs of a plan are plain: one replica, vLLM V1's policy, first come first served, no feature besides batching, and
-arrivals that are known before the run. `StepLoop`, `TokenAccounting`, `TokenStream` and SimPy's events carry out a step
-of such a run in many calls. `FastPath.serve` does the same with local variables, in the same order and with the same
-arithmetic, so that the log and the times of the requests are equal to the last digit
+Most runs of a plan are plain: one replica, the policy of vLLM V1 or SGLang, first come first served, no feature besides
+batching, and arrivals that are known before the run. `StepLoop`, `TokenAccounting`, `TokenStream` and SimPy's events
+carry out a step of such a run in many calls. `FastPath.serve` does the same with local variables, in the same order and
+with the same arithmetic, so that the log and the times of the requests are equal to the last digit
 (`tests/simulator/engine/test_fast_path.py`). It calls methods only for what does not happen in every step, because a
 call in each step costs what the loop saves. A change of one of these classes has to be made here too.
 
-What a step contains is decided by a `FastScheduler`: a rank alone (`fast_rank.py`) or ranks in lockstep
-(`fast_lockstep.py`). Where it cannot decide, because a step would preempt a request or nothing can run although
-requests wait, `FastPath` writes its state into the general loop, which continues from that step.
+What a step contains is decided by a `FastScheduler`: one of vLLM V1 alone (`fast_rank.py`), its ranks in lockstep
+(`fast_lockstep.py`), or one of SGLang (`fast_sglang.py`). Where it cannot decide, because a step would preempt a
+request or nothing can run although requests wait, `FastPath` writes its state into the general loop, which continues
+from that step.
 
 `RunOptions.fast_path = False` runs the general loop throughout.
 """
@@ -17,6 +18,7 @@ requests wait, `FastPath` writes its state into the general loop, which continue
 from __future__ import annotations
 
 from math import inf
+from typing import Final
 
 from simulator.core.batch import Batch
 from simulator.core.outcomes import COMPLETED, UNFINISHED
@@ -26,9 +28,16 @@ from simulator.core.step_timer import elapsed_s, segment_of, step_at
 from simulator.engine.context import EngineContext
 from simulator.engine.fast_lockstep import FastLockstep
 from simulator.engine.fast_rank import FastBatch, FastRank, FastScheduler, RequestCounts, StepEvents
+from simulator.engine.fast_sglang import FastSglang
 from simulator.engine.replica import Replica
+from simulator.schedulers.base import Scheduler
 from simulator.schedulers.data_parallel import Lockstep
+from simulator.schedulers.sglang import Sglang
 from simulator.schedulers.vllm_v1 import VllmV1
+
+
+#: The scheduler of the fast path for each class of the general loop that it follows.
+FAST_RANKS: Final[dict[type[Scheduler], type[FastRank]]] = {VllmV1: FastRank, Sglang: FastSglang}
 
 
 class FastPath:
@@ -47,7 +56,7 @@ class FastPath:
         self._replica, self._context, self._refusals = replica, context, refusals
         counts, rules, general = RequestCounts(input_tokens, context.output_tokens), context.rules, replica.scheduler
         self._lockstep = FastLockstep(rules, counts, general.dispatch) if isinstance(general, Lockstep) else None
-        self._ranks = [FastRank(rules, counts)] if self._lockstep is None else self._lockstep.ranks
+        self._ranks = [FAST_RANKS[type(general)](rules, counts)] if self._lockstep is None else self._lockstep.ranks
         self._scheduler: FastScheduler = self._ranks[0] if self._lockstep is None else self._lockstep
         # As TokenStream: when the last tokens have left, and when the loops of the API server are free, in seconds.
         self._left_s = self._free_s = self._late_s = 0.0
@@ -63,7 +72,7 @@ class FastPath:
             times_s: The times at which they do, seconds, ascending.
         """
         scheduler, host, lag = self._scheduler, self._context.rules.host, self._context.rules.lag
-        timer, lockstep = self._context.timer, self._lockstep is not None
+        timer, lockstep, launch_s = self._context.timer, self._lockstep is not None, self._context.rules.held_launch_s
         cycle_s, decode_segment = timer.cycle_s, timer.decode_segment
         log = self._replica.step_loops[0].log
         add_row, add_shares = log.add_packed, log.add_packed_shares
@@ -106,9 +115,15 @@ class FastPath:
                 if current is not None:  # the outputs of the step are processed
                     logits, behind_s = current.logits, 0.0
                     if logits:  # as TokenStream.stream
+                        held_s = now
+                        if launch_s and ahead is not None and ahead.prefill_tokens:  # as StepLoop._held_until_s
+                            launches_s = 2.0 * launch_s if current.prefill_tokens else launch_s
+                            held_s = now - (first_s + slope_s * (steps - 1)) + launches_s
+                            if held_s < now:
+                                held_s = now
                         work_s = logits * api_token_s
-                        read_s = (now if steps == 1 else start_s + first_s) + api_step_s
-                        left_s = now + api_step_s + work_s
+                        read_s = (held_s if steps == 1 else start_s + first_s) + api_step_s
+                        left_s = held_s + api_step_s + work_s
                         full_s = (free_s if free_s > read_s else read_s) + steps * work_s
                         if full_s > left_s:
                             left_s = full_s
@@ -222,12 +237,12 @@ class FastPath:
         replica.outstanding = len(requests)
         replica.outstanding_tokens = sum([request.input_tokens for request in requests.values()])
         replica.outlet.restore(self._left_s, self._free_s)
-        if isinstance(scheduler, VllmV1):
-            self._ranks[0].restore(scheduler, requests)
-        else:
-            assert isinstance(scheduler, Lockstep)
+        if isinstance(scheduler, Lockstep):
             assert self._lockstep is not None
             self._lockstep.restore(scheduler, own)
+        else:
+            assert isinstance(scheduler, (VllmV1, Sglang))
+            self._ranks[0].restore(scheduler, requests)
         due, ending = [], []
         for rank, each in zip(self._ranks, own, strict=True):
             due += rank.last_tokens(each)

@@ -21,6 +21,7 @@ from simulator.core.request import Request
 from simulator.schedulers.completion_rounds import NEVER
 from simulator.schedulers.continuous_batching import blocks_of_rounds
 from simulator.schedulers.rules import EngineRules
+from simulator.schedulers.sglang import Sglang
 from simulator.schedulers.vllm_v1 import VllmV1
 
 
@@ -425,11 +426,19 @@ class FastRank(FastScheduler):
             request.retired, request.known_tokens = True, ended + 1
         return request
 
-    def restore(self, scheduler: VllmV1, requests: dict[int, Request]) -> None:
+    def restore(self, scheduler: VllmV1 | Sglang, requests: dict[int, Request]) -> None:
         """Write the state into a scheduler; `requests` are those of `requests()`."""
         for index in self._running:
             if index != self._partial:
                 requests[index].decodes_in = scheduler.decodes
+        self._restore_policy(scheduler, requests)
+        scheduler.kv.restore(self.available, self._min_available)
+        live = [(base, serial, requests[i]) for base, serial, i in self._longest if self._computed[i] < 0]
+        scheduler.decodes.restore(self.n_decoding, self.rounds, self._base_sum, self._phases, live, self._serial)
+
+    def _restore_policy(self, scheduler: VllmV1 | Sglang, requests: dict[int, Request]) -> None:
+        """Write the queue, the seats and what else the policy keeps into a scheduler."""
+        assert isinstance(scheduler, VllmV1)
         scheduler.restore(
             [requests[index] for index in self._waiting],
             [requests[index] for index in self._running],
@@ -438,9 +447,6 @@ class FastRank(FastScheduler):
             self._least_left,
             self._refused,
         )
-        scheduler.kv.restore(self.available, self._min_available)
-        live = [(base, serial, requests[i]) for base, serial, i in self._longest if self._computed[i] < 0]
-        scheduler.decodes.restore(self.n_decoding, self.rounds, self._base_sum, self._phases, live, self._serial)
 
     def last_tokens(self, requests: dict[int, Request]) -> list[tuple[int, int, Request]]:
         """Return the decoding requests as (rounds until the last token, serial, request)."""

@@ -109,3 +109,17 @@ class DeclaringDecodes(DecodeSet):
         """Remove a request and restore its token counts."""
         super().remove(request)
         self.declared.remove(self.declared.most_tokens(request.input_tokens) - request.base_tokens - 1)
+
+    def restore(
+        self,
+        n: int,
+        rounds: int,
+        base_sum: int,
+        phases: list[int],
+        longest: list[tuple[int, int, Request]],
+        serial: int,
+    ) -> None:
+        """Take over the sums over `n` members from `simulator/engine/fast_path.py` (see `DecodeSet.restore`)."""
+        super().restore(n, rounds, base_sum, phases, longest, serial)
+        for negative, _, request in longest:
+            self.declared.add(self.declared.most_tokens(request.input_tokens) + negative - 1)

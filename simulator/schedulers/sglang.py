@@ -282,6 +282,31 @@ class Sglang(ContinuousBatching):
         request.own_full_blocks = min(request.own_full_blocks, max(0, prompt_blocks))  # generated tokens are not kept
         self._waiting.append(request)
 
+    def restore(
+        self,
+        waiting: list[Request],
+        running: list[Request],
+        partial: Request | None,
+        full: bool,
+        left: int,
+        ratio_steps: int,
+    ) -> None:
+        """Take over the queue and the seats from `simulator/engine/fast_path.py`.
+
+        Args:
+            waiting: The waiting requests, first come first.
+            running: The requests with a seat, in order of admission.
+            partial: The running request whose prompt is unfinished, if any.
+            full: Whether no prefill is tried until the running batch gets smaller.
+            left: Requests that left the running batch and still count in it.
+            ratio_steps: Decode steps since new_token_ratio was at its start.
+        """
+        self._waiting.extend(waiting)
+        self._running = dict.fromkeys(running)
+        self._partial, self._full, self._left = partial, full, left
+        self._ratio.set(INIT_RATIO)
+        self._ratio.decay(ratio_steps)
+
     def _estimate_ratio(self) -> None:
         """Estimate the ratio after a retraction, from the output and the declared output of the remaining requests.
 
@@ -436,6 +461,14 @@ class SglangEncoder(ContinuousBatching):
         return not self._waiting
 
 
+def new_token_ratio(steps: int, start: float = INIT_RATIO) -> float:
+    """Return the share of the declared remaining output that admission keeps free, `steps` decode steps after a start.
+
+    The start may lie below the least that the share falls to.
+    """
+    return max(start - DECAY * steps, MIN_RATIO) if steps else start
+
+
 class NewTokenRatio:
     """The share of the declared remaining output that admission keeps free; it falls with every decode step."""
 
@@ -445,7 +478,7 @@ class NewTokenRatio:
     @property
     def value(self) -> float:
         """Return the share after the decode steps counted so far."""
-        return max(self._start - DECAY * self._steps, MIN_RATIO) if self._steps else self._start
+        return new_token_ratio(self._steps, self._start)
 
     def set(self, value: float) -> None:
         """Start again from a value, which may lie below the least that the share falls to."""

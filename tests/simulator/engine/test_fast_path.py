@@ -22,6 +22,8 @@ from simulator.core.outcomes import COMPLETED, TOO_LONG
 from simulator.core.speculation import SpeculationRules
 from simulator.core.step_timer import Segment
 from simulator.engine.fast_path import FastPath
+from simulator.engine.fast_rank import FastRank
+from simulator.engine.fast_sglang import FastSglang
 from simulator.schedulers.dp_dispatch import DISPATCHES
 from simulator.schedulers.registry import VARIANTS
 from simulator.schedulers.rules import EngineRules
@@ -91,6 +93,50 @@ def test_equals_the_general_loop_after_a_hand_over(world: World, whole_prompts: 
 def test_several_replicas_equal_the_general_loop(world: World) -> None:
     """With a router that needs no signals, each replica takes the fast path for itself."""
     assert_equal(*run_both(world))
+
+
+@st.composite
+def of_sglang(draw: st.DrawFn, drawn: st.SearchStrategy[World]) -> World:
+    """Plain worlds of SGLang: some with little memory, a short context window, or outputs that wait for a launch."""
+    world = plain(draw(drawn))
+    blocks = world.rules.kv_blocks
+    engine = replace(
+        world.rules,
+        policy="sglang",
+        kv_blocks=draw(st.sampled_from([blocks, max(18, blocks // 2)])),
+        max_model_len=draw(st.sampled_from([84, 4096])),
+        held_launch_s=draw(st.sampled_from([0, 3, 30])) * TICK if world.rules.lag else 0.0,
+        queueing=Queueing(order=draw(st.sampled_from(["fcfs", "prefix"]))),
+    )
+    return replace(world, rules=engine)
+
+
+@EXACT
+@given(of_sglang(worlds() | crowds()))
+def test_sglang_equals_the_general_loop(world: World) -> None:
+    """Steps of prompts or of decodes, refusals for lack of tokens, the fall of its ratio, and retractions."""
+    assert_equal(*run_both(world))
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_retraction_hands_over(served: list[int], lag: int) -> None:
+    """Three requests of 17 blocks each start in a cache of 32, one of which is retracted; the fourth comes later."""
+    engine = rules(policy="sglang", max_num_seqs=8, max_num_batched_tokens=64, kv_blocks=32, block_size=4, lag=lag)
+    work = requests([0.0, 1.0, 2.0, 5000.0], [8, 8, 8, 8], [60, 60, 60, 4])
+    fast, general = run_both(World(engine, Linear(), work, 1, "round_robin"))
+    assert served == [3]
+    assert general.preemptions.sum() > 0
+    assert_equal(fast, general)
+
+
+def test_a_seat_that_is_free_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault: the seat of a finished request is free at once, and not from the next decode step on."""
+    engine = rules(policy="sglang", max_num_seqs=2, max_num_batched_tokens=64)
+    world = World(engine, Linear(), requests([0.0, 0.0, 0.5], [8, 8, 8], [4, 9, 4]), 1, "round_robin")
+    assert_equal(*run_both(world))
+    monkeypatch.setattr(FastSglang, "free", FastRank.free)
+    with pytest.raises(AssertionError):
+        assert_equal(*run_both(world))
 
 
 @st.composite
@@ -188,7 +234,6 @@ def test_requests_that_can_never_run_are_rejected(served: list[int]) -> None:
 @pytest.mark.parametrize(
     "special",
     [
-        {"policy": "sglang"},
         {"policy": "trtllm"},
         {"queueing": Queueing(order="priority")},
         {"queueing": Queueing(max_waiting=1)},
@@ -238,7 +283,7 @@ FOLLOWED = {
     EngineRules: {
         *("max_num_seqs", "max_num_batched_tokens", "kv_blocks", "block_size", "max_model_len", "side_tokens"),
         *("host", "admit_whole_prompt", "lag", "api_servers", "attention_ranks", "prefix_caching", "unit_blocks"),
-        "rank_dispatch",
+        *("rank_dispatch", "held_launch_s"),
         *("max_output_tokens", "physical_batch_tokens", "balance_steps", "stage_layers"),
     },
     Queueing: {"too_long", "preferred_batch_sizes"},
