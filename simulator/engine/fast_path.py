@@ -35,7 +35,6 @@ from simulator.schedulers.data_parallel import Lockstep
 from simulator.schedulers.sglang import Sglang
 from simulator.schedulers.vllm_v1 import VllmV1
 
-
 #: The scheduler of the fast path for each class of the general loop that it follows.
 FAST_RANKS: Final[dict[type[Scheduler], type[FastRank]]] = {VllmV1: FastRank, Sglang: FastSglang}
 
