@@ -73,6 +73,8 @@ def _has_no_feature(rules: EngineRules) -> bool:
     # Without shared content, the order by cached prefixes is that of the arrivals.
     first_come = queueing.order in ("fcfs", "prefix") and queueing.max_waiting is None and not queueing.max_delay_s
     plain = all(getattr(rules, name) == value for name, value in _WITHOUT.items())
+    if rules.balance_steps and rules.attention_ranks > 1:
+        return False
     made = scheduler_class(rules)
     return first_come and plain and (made is VllmV1 if rules.in_lockstep else made in FAST_RANKS)
 

@@ -39,6 +39,7 @@ COMPILED: Final = (
     "simulator/engine/fast_path.py",
     "simulator/engine/fast_rank.py",
     "simulator/engine/fast_sglang.py",
+    "simulator/engine/fast_trtllm.py",
     "simulator/engine/replica.py",
     "simulator/engine/step_loop.py",
     "simulator/engine/token_accounting.py",

@@ -1,16 +1,16 @@
 """The step loop of plain runs, written as one loop over numbers: the same results in less time.
 
-Most runs of a plan are plain: one replica, the policy of vLLM V1 or SGLang, first come first served, no feature besides
-batching, and arrivals that are known before the run. `StepLoop`, `TokenAccounting`, `TokenStream` and SimPy's events
-carry out a step of such a run in many calls. `FastPath.serve` does the same with local variables, in the same order and
-with the same arithmetic, so that the log and the times of the requests are equal to the last digit
+Most runs of a plan are plain: one replica, the policy of vLLM V1, SGLang or TensorRT-LLM, first come first served, no
+feature besides batching, and arrivals that are known before the run. `StepLoop`, `TokenAccounting`, `TokenStream` and
+SimPy's events carry out a step of such a run in many calls. `FastPath.serve` does the same with local variables, in the
+same order and with the same arithmetic, so that the log and the times of the requests are equal to the last digit
 (`tests/simulator/engine/test_fast_path.py`). It calls methods only for what does not happen in every step, because a
 call in each step costs what the loop saves. A change of one of these classes has to be made here too.
 
 What a step contains is decided by a `FastScheduler`: one of vLLM V1 alone (`fast_rank.py`), its ranks in lockstep
-(`fast_lockstep.py`), or one of SGLang (`fast_sglang.py`). Where it cannot decide, because a step would preempt a
-request or nothing can run although requests wait, `FastPath` writes its state into the general loop, which continues
-from that step.
+(`fast_lockstep.py`), or one of SGLang (`fast_sglang.py`) or TensorRT-LLM (`fast_trtllm.py`). Where it cannot decide,
+because a step would preempt a request or nothing can run although requests wait, `FastPath` writes its state into the
+general loop, which continues from that step.
 
 `RunOptions.fast_path = False` runs the general loop throughout.
 """
@@ -29,14 +29,21 @@ from simulator.engine.context import EngineContext
 from simulator.engine.fast_lockstep import FastLockstep
 from simulator.engine.fast_rank import FastBatch, FastRank, FastScheduler, RequestCounts, StepEvents
 from simulator.engine.fast_sglang import FastSglang
+from simulator.engine.fast_trtllm import FastMaxUtilization, FastTrtLlm
 from simulator.engine.replica import Replica
 from simulator.schedulers.base import Scheduler
 from simulator.schedulers.data_parallel import Lockstep
 from simulator.schedulers.sglang import Sglang
+from simulator.schedulers.trtllm import MaxUtilization, TrtLlm
 from simulator.schedulers.vllm_v1 import VllmV1
 
 #: The scheduler of the fast path for each class of the general loop that it follows.
-FAST_RANKS: Final[dict[type[Scheduler], type[FastRank]]] = {VllmV1: FastRank, Sglang: FastSglang}
+FAST_RANKS: Final[dict[type[Scheduler], type[FastRank]]] = {
+    VllmV1: FastRank,
+    Sglang: FastSglang,
+    TrtLlm: FastTrtLlm,
+    MaxUtilization: FastMaxUtilization,
+}
 
 
 class FastPath:

@@ -122,6 +122,10 @@ class TrtLlm(MaxUtilization):
         super().release(request)
         self._commitments.free_blocks += self.kv.available - before + self._worst_blocks(request) - held
 
+    def restore_commitments(self, free_blocks: int) -> None:
+        """Take over the blocks that may still be promised from `simulator/engine/fast_path.py`."""
+        self._commitments.free_blocks = free_blocks
+
     def _preempt(self) -> None:
         raise RuntimeError("the cache ran out of blocks although the worst case of every running request is reserved")
 

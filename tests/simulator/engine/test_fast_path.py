@@ -24,6 +24,7 @@ from simulator.core.step_timer import Segment
 from simulator.engine.fast_path import FastPath
 from simulator.engine.fast_rank import FastRank
 from simulator.engine.fast_sglang import FastSglang
+from simulator.engine.fast_trtllm import FastTrtLlm
 from simulator.schedulers.dp_dispatch import DISPATCHES
 from simulator.schedulers.registry import VARIANTS
 from simulator.schedulers.rules import EngineRules
@@ -116,6 +117,33 @@ def of_sglang(draw: st.DrawFn, drawn: st.SearchStrategy[World]) -> World:
 def test_sglang_equals_the_general_loop(world: World) -> None:
     """Steps of prompts or of decodes, refusals for lack of tokens, the fall of its ratio, and retractions."""
     assert_equal(*run_both(world))
+
+
+@pytest.mark.parametrize("policy", ["trtllm", "trtllm-max-utilization"])
+@EXACT
+@given((worlds() | crowds()).map(plain), st.booleans(), st.sampled_from([0, 3, 30]))
+def test_tensorrt_llm_equals_the_general_loop(policy: str, world: World, tight: bool, launch_ticks: int) -> None:
+    """Reserved worst cases, outputs that wait for a launch, and pauses, which hand over."""
+    blocks = max(18, world.rules.kv_blocks // 2) if tight else world.rules.kv_blocks
+    held_s = launch_ticks * TICK if world.rules.lag else 0.0
+    engine = replace(world.rules, policy=policy, kv_blocks=blocks, held_launch_s=held_s)
+    assert_equal(*run_both(replace(world, rules=engine)))
+
+
+def test_a_worst_case_that_is_not_given_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault: the blocks committed to a finished request stay committed, so the next one never starts."""
+    engine = rules(policy="trtllm", max_num_seqs=4, max_num_batched_tokens=64, kv_blocks=12, block_size=4)
+    world = World(engine, Linear(), requests([0.0, 1.0, 2.0], [8, 8, 8], [20, 20, 20]), 1, "round_robin")
+    assert_equal(*run_both(world))
+    monkeypatch.setattr(FastTrtLlm, "free", FastRank.free)
+    with pytest.raises((AssertionError, RuntimeError)):
+        assert_equal(*run_both(world))
+
+
+@pytest.mark.parametrize("policy", ["vllm-v1", "sglang", "trtllm", "trtllm-max-utilization"])
+def test_policies_with_a_fast_path_take_it(served: list[int], policy: str) -> None:
+    run_rules(rules(max_num_seqs=4, policy=policy), Linear(), requests([0.0, 1.0], [8, 8], [4, 4]))
+    assert served == [2]
 
 
 @pytest.mark.parametrize("lag", [0, 1])
@@ -234,7 +262,7 @@ def test_requests_that_can_never_run_are_rejected(served: list[int]) -> None:
 @pytest.mark.parametrize(
     "special",
     [
-        {"policy": "trtllm"},
+        {"policy": "trtllm", "attention_ranks": 2, "balance_steps": 4},
         {"queueing": Queueing(order="priority")},
         {"queueing": Queueing(max_waiting=1)},
         {"queueing": Queueing(timeout_s=5.0)},
