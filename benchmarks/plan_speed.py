@@ -23,6 +23,8 @@ QUESTIONS = (
     "--model llama3.1-8b --slo p99=1s --hw h100x8 --rate 40",
     "--model deepseek-v3 --slo ttft.p99=2s,tpot.p99=60ms --hw h200x8",
     "--model llama3.1-70b --slo p99=2s --hw h100x8 --objective energy",
+    "--model llama3.1-70b --slo p99=2s --hw h100x8 --engine sglang",
+    "--model llama3.1-70b --slo p99=2s --hw h100x8 --engine trtllm",
     "--model llama3.1-8b --slo p99=2s --hw rtx4090",
     "--model llama3.1-70b --slo p99=2s --hw any",
 )
