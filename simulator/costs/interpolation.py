@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import product
 from typing import Final
@@ -20,22 +21,76 @@ BLOCK_ROWS: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class MultilinearTable:
-    """A table of values at the nodes of ascending axes.
+    """A table of channels at the nodes of ascending axes.
 
-    The values have one dimension per axis, followed by one entry per channel: shape (nodes, ..., channels).
+    Most channels of a table are 0 at all nodes, and others are equal: only the distinct ones are stored.
+
+    Attributes:
+        axes: The nodes of each axis. Shape (nodes,) each.
+        columns: The distinct channels that are not 0 everywhere. Shape (columns, nodes, ...).
+        sources: Each channel that is not 0 everywhere, with its column: (channel, column).
+        n_channels: The number of all channels.
     """
 
     axes: tuple[FloatArray, ...]
-    values: FloatArray
+    columns: FloatArray
+    sources: tuple[tuple[int, int], ...]
+    n_channels: int
+
+    @classmethod
+    def of(cls, axes: tuple[FloatArray, ...], values: FloatArray) -> MultilinearTable:
+        """Return the table with these values at its nodes. Shape of `values`: (nodes, ..., channels)."""
+        *sizes, n_channels = values.shape
+        each = np.ascontiguousarray(values.reshape(math.prod(sizes), n_channels).T)
+        bits = each.view(np.int64)  # equal columns are equal bit for bit
+        kept: list[int] = []
+        sources = []
+        for channel in range(n_channels):
+            if each[channel].any():
+                column = next((i for i, k in enumerate(kept) if np.array_equal(bits[k], bits[channel])), len(kept))
+                if column == len(kept):
+                    kept.append(channel)
+                sources.append((channel, column))
+        columns = each[kept].reshape(len(kept), *sizes)  # a copy, so that nothing else of `values` is kept
+        return cls(axes, columns, tuple(sources), n_channels)
+
+    @property
+    def is_zero(self) -> bool:
+        """Return whether every channel is 0 at all nodes."""
+        return not self.sources
+
+    def at_nodes(self, *where: int | slice) -> FloatArray:
+        """Return all channels at some nodes, given by one index or slice per axis; the last axes may be left out.
+
+        Shape (selected nodes, ..., channels).
+        """
+        return self._all_channels(self.columns[:, *where])
+
+    def between_nodes(self, low: int, high: int, share: float, *where: int | slice) -> FloatArray:
+        """Return all channels at a share of the way between two nodes of the first axis, at nodes of the other axes.
+
+        Shape (selected nodes, ..., channels).
+        """
+        return self._all_channels((1.0 - share) * self.columns[:, low, *where] + share * self.columns[:, high, *where])
+
+    def _all_channels(self, columns: FloatArray) -> FloatArray:
+        """Return all channels for the stored columns. Shape (columns, ...) gives (..., channels)."""
+        found = np.zeros((*columns.shape[1:], self.n_channels))
+        for channel, column in self.sources:
+            found[..., channel] = columns[column]
+        return found
 
     def at(self, *coordinates: FloatArray) -> FloatArray:
         """Return the interpolated channels at one coordinate array per axis. Shape (rows, channels)."""
         cells = [bracket(axis, np.asarray(x, dtype=np.float64)) for axis, x in zip(self.axes, coordinates, strict=True)]
-        total = np.zeros((len(cells[0][0]), self.values.shape[-1]))
-        nodes, sizes = self.values.reshape(-1, self.values.shape[-1]), self.values.shape[:-1]
-        read = np.empty((min(len(total), BLOCK_ROWS), nodes.shape[1]))
-        for first in range(0, len(total), BLOCK_ROWS):
+        n_columns, *sizes = self.columns.shape
+        total = np.zeros((n_columns, len(cells[0][0])))
+        if self.is_zero:
+            return self._all_channels(total)
+        nodes = self.columns.reshape(n_columns, math.prod(sizes))
+        for first in range(0, total.shape[1], BLOCK_ROWS):
             rows = slice(first, first + BLOCK_ROWS)
+            block = total[:, rows]
             sides = [
                 ((low[rows], 1.0 - share[rows]), (np.minimum(low[rows] + 1, size - 1), share[rows]))
                 for (low, share), size in zip(cells, sizes, strict=True)
@@ -44,11 +99,10 @@ class MultilinearTable:
                 where, weight = corner[0]
                 for (low, share), size in zip(corner[1:], sizes[1:], strict=True):
                     where, weight = where * size + low, weight * share
-                part = read[: len(where)]
-                np.take(nodes, where, axis=0, out=part, mode="clip")  # no node is outside; other modes copy
-                part *= weight[:, None]
-                total[rows] += part
-        return total
+                part = nodes.take(where, axis=1, mode="clip")  # no node is outside; other modes are slower
+                part *= weight
+                block += part
+        return self._all_channels(total)
 
 
 def spaced(low: float, high: float, count: int, keep: tuple[float, ...] = ()) -> FloatArray:

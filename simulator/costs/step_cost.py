@@ -77,7 +77,7 @@ class StepCost:
         self._eager_group_tokens = partition.eager_group_tokens
         self._prompt_ranks = partition.prompt_ranks
         self._rank, self._logits = tables.seconds("rank"), tables.seconds("logits")
-        self._grouped = bool(tables.group.values.any())  # whether there are experts
+        self._grouped = not tables.group.is_zero  # whether there are experts
         self._group = tables.seconds("group") if self._grouped else array("d", (0.0, 0.0))  # No step has a group time.
         self._pass_s = float(tables.one_token()[:N_CLASSES].sum())  # each pass beyond the first
         # Decode-only steps by number of decodes; see `_row`
@@ -87,7 +87,8 @@ class StepCost:
         self._mixed: dict[int, Cells] = self._alone if tables.mixed is tables.decode else {}
         self._contexts: list[float] = tables.decode.even.axes[1].tolist()
         self._bounds = self._contexts[1:-1]  # between the cells, of which the first and the last have no outer bound
-        self._prefill = tables.prefill.values[..., :N_CLASSES].sum(axis=-1).tolist()
+        # Seconds of prefill attention by (tokens of a chunk, tokens before it), by node of the number of chunks.
+        self._prefill: dict[int, list[list[float]]] = {}
         self._chunks, self._chunk_tokens, self._prior = (a.tolist() for a in tables.prefill.axes)
         self._chunk_bounds, self._prior_bounds = self._chunk_tokens[1:-1], self._prior[1:-1]  # as `_bounds`
         # Prefill planes and their weights, by number of chunks.
@@ -304,8 +305,8 @@ class StepCost:
         if planes is None:
             i = bisect_right(self._chunks, chunks, 1, len(self._chunks) - 1) - 1
             a = (chunks - self._chunks[i]) / (self._chunks[i + 1] - self._chunks[i])
-            both = (self._prefill[i], 1.0 - a), (self._prefill[i + 1], a)
-            planes = self._planes[chunks] = [(plane, u) for plane, u in both if u]
+            both = (i, 1.0 - a), (i + 1, a)
+            planes = self._planes[chunks] = [(self._prefill_plane(node), u) for node, u in both if u]
         lengths, priors = self._chunk_tokens, self._prior
         j, k = bisect_right(self._chunk_bounds, each), bisect_right(self._prior_bounds, prior)
         b = (each - lengths[j]) / (lengths[j + 1] - lengths[j])
@@ -317,6 +318,16 @@ class StepCost:
                 (1.0 - b) * (low[k] + c * (low[k + 1] - low[k])) + b * (high[k] + c * (high[k + 1] - high[k]))
             )
         return total
+
+    def _prefill_plane(self, node: int) -> list[list[float]]:
+        """Return the seconds of prefill attention at a node of the number of chunks: few steps need more than two.
+
+        The lists are by tokens of a chunk, and within these by tokens before it.
+        """
+        plane = self._prefill.get(node)
+        if plane is None:
+            plane = self._prefill[node] = self.tables.prefill.at_nodes(node)[..., :N_CLASSES].sum(axis=-1).tolist()
+        return plane
 
     def _row(self, decodes: int) -> tuple[float, Cells, float, float, int]:
         """Return what a decode-only step of one size needs.

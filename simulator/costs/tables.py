@@ -115,7 +115,7 @@ class StepTables:
     def passes(self) -> MultilinearTable:
         """Return the channels by the number of passes over the weights beyond the first."""
         values = np.stack([np.zeros(N_CHANNELS), self.one_token()])
-        return MultilinearTable((np.array([0.0, 1.0]),), values)
+        return MultilinearTable.of((np.array([0.0, 1.0]),), values)
 
     @classmethod
     def build(cls, resolved: ResolvedDeployment, source: CostSource, lines: StepCalls | None = None) -> StepTables:
@@ -261,7 +261,8 @@ class StepTables:
         For `rank` these are scheduled tokens, before padding. The result is an array of the standard library: its
         items are read faster than those of NumPy, and take less memory than those of a list.
         """
-        (nodes,), values = getattr(self, table).axes, getattr(self, table).values
+        own: MultilinearTable = getattr(self, table)
+        (nodes,), values = own.axes, own.at_nodes()
         counts = np.arange((_most_tokens(self.resolved) if table == "rank" else int(nodes[-1])) + 1)
         if table == "rank":
             counts[: len(self.padded)] = self.padded
@@ -332,14 +333,14 @@ def _token_table(lines: TokenLines, pricer: Pricer, sizes: FloatArray, top: int)
     graphed = pricer.price(lines(sizes, True), sizes.shape, at_nodes=True)
     launched = pricer.price(lines(eager, False), eager.shape)
     values = np.concatenate([np.zeros((1, N_CHANNELS)), graphed, launched])
-    return MultilinearTable((np.concatenate([[0.0], sizes, eager]),), values)
+    return MultilinearTable.of((np.concatenate([[0.0], sizes, eager]),), values)
 
 
 def _logits_table(lines: StepCalls, pricer: Pricer, top: int) -> MultilinearTable:
     bend = (SEGMENTED_ROWS - 1.0, float(SEGMENTED_ROWS)) if lines.shard.sorts_logits else ()
     nodes = spaced(1, top, LOGITS_NODES, bend)
     values = pricer.price(lines.logits(nodes), nodes.shape)
-    return MultilinearTable((np.concatenate([[0.0], nodes]),), np.concatenate([np.zeros((1, N_CHANNELS)), values]))
+    return MultilinearTable.of((np.concatenate([[0.0], nodes]),), np.concatenate([np.zeros((1, N_CHANNELS)), values]))
 
 
 def _both_decode_tables(
@@ -359,7 +360,7 @@ def _decode_tables(lines: DecodeLines, shard: Shard, pricer: Pricer, resolved: R
     even = pricer.price(lines(sequences, mean, mean), mean.shape)
     uneven = pricer.price(lines(sequences, mean, 2.0 * mean), mean.shape)
     return DecodeTables(
-        MultilinearTable((n, contexts), even), MultilinearTable((n, contexts), (uneven - even) / mean[..., None])
+        MultilinearTable.of((n, contexts), even), MultilinearTable.of((n, contexts), (uneven - even) / mean[..., None])
     )
 
 
@@ -368,4 +369,4 @@ def _prefill_table(lines: StepCalls, pricer: Pricer, resolved: ResolvedDeploymen
     each = spaced(1, max(resolved.limits.max_num_batched_tokens, 2), CHUNK_TOKEN_NODES)
     prior = np.concatenate([[0.0], spaced(16, max(resolved.limits.max_model_len, 32), PRIOR_NODES)])
     c, q, x = (a.copy() for a in np.broadcast_arrays(chunks[:, None, None], each[None, :, None], prior[None, None, :]))
-    return MultilinearTable((chunks, each, prior), pricer.price(lines.prefill(c, q, x), c.shape))
+    return MultilinearTable.of((chunks, each, prior), pricer.price(lines.prefill(c, q, x), c.shape))

@@ -41,9 +41,8 @@ class DecodeTables:
         low = bisect_right(axis, decodes, 1, len(axis) - 1) - 1 if len(axis) > 1 else 0
         high = min(low + 1, len(axis) - 1)
         share = (decodes - axis[low]) / (axis[high] - axis[low]) if high > low else 0.0
-        nodes = (slice(first, first + 2), slice(N_CLASSES))
         even, skew = (
-            ((1.0 - share) * table.values[low, *nodes] + share * table.values[high, *nodes]).sum(axis=1).tolist()
+            table.between_nodes(low, high, share, slice(first, first + 2))[:, :N_CLASSES].sum(axis=1).tolist()
             for table in (self.even, self.skew)
         )
         return even, skew

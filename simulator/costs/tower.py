@@ -70,8 +70,8 @@ class TowerTables:
         zero = np.zeros(1)
         return cls(
             calls,
-            MultilinearTable((np.concatenate([zero, nodes]),), own),
-            MultilinearTable((np.concatenate([zero, tiles]), each), full),
+            MultilinearTable.of((np.concatenate([zero, nodes]),), own),
+            MultilinearTable.of((np.concatenate([zero, tiles]), each), full),
             host_s * calls.launches,
         )
 

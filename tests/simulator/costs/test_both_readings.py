@@ -153,12 +153,12 @@ def changed(of: Any, name: str, value: object) -> Any:
 
 
 def nothing(table: MultilinearTable) -> MultilinearTable:
-    return replace(table, values=np.zeros_like(table.values))
+    return MultilinearTable.of(table.axes, np.zeros_like(table.at_nodes()))
 
 
 def empty_in(tables: StepTables, prefix: str = "") -> set[str]:
     """Tables that hold nothing, or that nothing is read from: a further draft's pass has no prompts."""
-    found = {f"{prefix}{name}" for name, table in named(tables) if not table.values.any()}
+    found = {f"{prefix}{name}" for name, table in named(tables) if table.is_zero}
     if tables.draft is not None:
         found |= empty_in(tables.draft.first, "draft.first.") | empty_in(tables.draft.again, "draft.again.")
         found |= {f"draft.again.{name}" for name in ("prefill", "mixed.even", "mixed.skew")}
