@@ -57,7 +57,8 @@ class Regime:
     def in_words(self) -> str:
         """Return the models and accelerators of the regime, for example "dense models on Hopper"."""
         name = self.generation.upper() if any(c.isdigit() for c in self.generation) else self.generation.title()
-        return f"{'dense models' if self.layers == 'dense' else 'models that are not dense'} on {name}"
+        other = "models that have experts, latent attention or linear attention"
+        return f"{'dense models' if self.layers == 'dense' else other} on {name}"
 
     def block(self) -> dict[str, str]:
         """Return the known properties as keys of a block `stated_error`."""

@@ -295,6 +295,6 @@ def in_words(stated: dict[str, Any]) -> str:
     metric, n = max(stated["n"].items(), key=lambda item: item[1])
     runs, counted = f"{n} measured runs of this engine", stated.get("n_of_regime", {})
     if metric in counted:
-        runs += f", {counted[metric] or 'none'} of them of {Regime.read(stated).in_words()}"
+        runs += f", {counted[metric] or 'none'} of them with {Regime.read(stated).in_words()}"
     covered = percent(stated["coverage"])
     return f"in {covered} of cases the true value is {', '.join(ranges)} times the simulated one; from {runs}"

@@ -37,7 +37,7 @@ OVERLOAD: Final = 1.15
 FIRST_TOKEN_STAGES: Final = (
     "waiting for the API server",
     "waiting for a place in the batch",
-    "the step that runs already",
+    "the rest of the current step",
     "the queue of prompts",
     "waiting for the API server's output",
     "prefill of the prompt",

@@ -31,6 +31,7 @@ else:
 COMPILED: Final = (
     "simulator/cache/kv_cache.py",
     "simulator/core/batch.py",
+    "simulator/core/completion_rounds.py",
     "simulator/core/request.py",
     "simulator/core/step_timer.py",
     "simulator/costs/step_cost.py",
@@ -43,7 +44,6 @@ COMPILED: Final = (
     "simulator/engine/replica.py",
     "simulator/engine/step_loop.py",
     "simulator/engine/token_accounting.py",
-    "simulator/schedulers/completion_rounds.py",
     "simulator/schedulers/continuous_batching.py",
     "simulator/schedulers/declared_output.py",
     "simulator/schedulers/sglang.py",

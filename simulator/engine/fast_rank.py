@@ -16,9 +16,9 @@ from heapq import heappop, heappush
 from math import isnan
 
 from simulator.core.batch import BatchShape
+from simulator.core.completion_rounds import NEVER
 from simulator.core.outcomes import RequestOutcomes
 from simulator.core.request import Request
-from simulator.schedulers.completion_rounds import NEVER
 from simulator.schedulers.continuous_batching import blocks_of_rounds
 from simulator.schedulers.rules import EngineRules
 from simulator.schedulers.sglang import Sglang

@@ -12,9 +12,9 @@ from heapq import heappop
 
 from simulator.core.request import Request
 from simulator.engine.fast_rank import FastBatch, FastRank, RequestCounts, StepEvents
-from simulator.schedulers.declared_output import CLIP_TOKENS, DeclaredOutput
+from simulator.schedulers.declared_output import CLIP_TOKENS, DeclaredOutput, new_token_ratio
 from simulator.schedulers.rules import EngineRules
-from simulator.schedulers.sglang import Sglang, new_token_ratio
+from simulator.schedulers.sglang import Sglang
 from simulator.schedulers.vllm_v1 import VllmV1
 
 

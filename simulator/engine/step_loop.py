@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 
 from simulator.core.batch import Batch
 from simulator.core.clock import STEP, WAKE, Callback, TimedEvent
+from simulator.core.completion_rounds import CompletionRounds
 from simulator.core.request import Request
 from simulator.core.step_log import StepLog
 from simulator.core.step_timer import elapsed_s, encoding_s, output_s, segment_of, step_at
 from simulator.engine.context import EngineContext, ReplicaHandle
 from simulator.engine.token_accounting import TokenAccounting
 from simulator.schedulers.base import Scheduler
-from simulator.schedulers.completion_rounds import CompletionRounds
 from simulator.schedulers.data_parallel import Lockstep
 
 if TYPE_CHECKING:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from simulator.core.batch import Batch
+from simulator.core.completion_rounds import CompletionRounds
 from simulator.core.outcomes import COMPLETED
 from simulator.core.request import Request
 from simulator.engine.context import EngineContext, ReplicaHandle
 from simulator.schedulers.base import Scheduler
-from simulator.schedulers.completion_rounds import CompletionRounds
 
 
 class TokenAccounting:

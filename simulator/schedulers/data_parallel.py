@@ -18,9 +18,9 @@ from typing import cast
 
 from simulator.cache.kv_cache import KvCache
 from simulator.core.batch import Batch, together
+from simulator.core.completion_rounds import NEVER, CompletionRounds
 from simulator.core.request import Request
 from simulator.schedulers.base import Scheduler
-from simulator.schedulers.completion_rounds import NEVER, CompletionRounds
 from simulator.schedulers.continuous_batching import ContinuousBatching
 from simulator.schedulers.dp_dispatch import Rank, RankDispatch
 from simulator.schedulers.rules import EngineRules, PeakUse

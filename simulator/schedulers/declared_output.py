@@ -1,4 +1,4 @@
-"""The output that decoding requests have declared and not produced yet, as SGLang sums it before it admits prompts."""
+"""The output that decoding requests have declared and not produced yet, and the share of it that SGLang keeps free."""
 
 from __future__ import annotations
 
@@ -12,6 +12,14 @@ from simulator.schedulers.rules import EngineRules
 
 #: Most tokens that count for one request: SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION of python/sglang/srt/environ.py.
 CLIP_TOKENS: Final = 4096
+
+# Default environment variables of SGLang (the same file): SGLANG_INIT_NEW_TOKEN_RATIO,
+# SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR, SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS.
+INIT_RATIO: Final = 0.7
+
+MIN_RATIO: Final = 0.7 * 0.14
+
+DECAY: Final = (INIT_RATIO - MIN_RATIO) / 600
 
 
 class DeclaredOutput:
@@ -123,3 +131,31 @@ class DeclaringDecodes(DecodeSet):
         super().restore(n, rounds, base_sum, phases, longest, serial)
         for negative, _, request in longest:
             self.declared.add(self.declared.most_tokens(request.input_tokens) + negative - 1)
+
+
+def new_token_ratio(steps: int, start: float = INIT_RATIO) -> float:
+    """Return the share of the declared remaining output that admission keeps free, `steps` decode steps after a start.
+
+    The start may lie below the least that the share falls to.
+    """
+    return max(start - DECAY * steps, MIN_RATIO) if steps else start
+
+
+class NewTokenRatio:
+    """The share of the declared remaining output that admission keeps free; it falls with every decode step."""
+
+    def __init__(self) -> None:
+        self.set(INIT_RATIO)
+
+    @property
+    def value(self) -> float:
+        """Return the share after the decode steps counted so far."""
+        return new_token_ratio(self._steps, self._start)
+
+    def set(self, value: float) -> None:
+        """Start again from a value, which may lie below the least that the share falls to."""
+        self._start, self._steps = value, 0
+
+    def decay(self, steps: int) -> None:
+        """Let the share fall by `steps` decode steps."""
+        self._steps += steps

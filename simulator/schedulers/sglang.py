@@ -30,17 +30,16 @@ from simulator.core.batch import Batch, Encoding
 from simulator.core.compiled_modules import mypyc_attr
 from simulator.core.request import Request
 from simulator.schedulers.continuous_batching import NO_HITS, ContinuousBatching
-from simulator.schedulers.declared_output import CLIP_TOKENS, DeclaredOutput, DeclaringDecodes
+from simulator.schedulers.declared_output import (
+    CLIP_TOKENS,
+    INIT_RATIO,
+    DeclaredOutput,
+    DeclaringDecodes,
+    NewTokenRatio,
+)
 from simulator.schedulers.rules import EngineRules
 
-# Default environment variables of SGLang (python/sglang/srt/environ.py): SGLANG_INIT_NEW_TOKEN_RATIO,
-# SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR, SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS, SGLANG_RETRACT_DECODE_STEPS.
-INIT_RATIO: Final = 0.7
-
-MIN_RATIO: Final = 0.7 * 0.14
-
-DECAY: Final = (INIT_RATIO - MIN_RATIO) / 600
-
+# Default environment variable of SGLang (python/sglang/srt/environ.py): SGLANG_RETRACT_DECODE_STEPS.
 RETRACT_STEPS: Final = 20
 
 MOST_SORTED: Final = 128  # SchedulePolicy._determine_active_policy: longer queues are served first come, first served
@@ -459,34 +458,6 @@ class SglangEncoder(ContinuousBatching):
     def blocked(self) -> bool:
         """Return whether no request waits: a pass takes the first of them, whatever else the server holds."""
         return not self._waiting
-
-
-def new_token_ratio(steps: int, start: float = INIT_RATIO) -> float:
-    """Return the share of the declared remaining output that admission keeps free, `steps` decode steps after a start.
-
-    The start may lie below the least that the share falls to.
-    """
-    return max(start - DECAY * steps, MIN_RATIO) if steps else start
-
-
-class NewTokenRatio:
-    """The share of the declared remaining output that admission keeps free; it falls with every decode step."""
-
-    def __init__(self) -> None:
-        self.set(INIT_RATIO)
-
-    @property
-    def value(self) -> float:
-        """Return the share after the decode steps counted so far."""
-        return new_token_ratio(self._steps, self._start)
-
-    def set(self, value: float) -> None:
-        """Start again from a value, which may lie below the least that the share falls to."""
-        self._start, self._steps = value, 0
-
-    def decay(self, steps: int) -> None:
-        """Let the share fall by `steps` decode steps."""
-        self._steps += steps
 
 
 class ReceiveInterval:

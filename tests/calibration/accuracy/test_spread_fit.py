@@ -74,8 +74,10 @@ def test_an_answer_counts_the_runs_of_its_own_regime() -> None:
     assert group.n_by_regime == {"hopper dense": 5 * RUNS, "blackwell dense": 5 * RUNS}
     stated = {r: StatedError("toy", 0.0, {"tpot": group}, regime=r).block() for r in (HOPPER, OTHER, UNKNOWN)}
     assert stated[HOPPER]["n_of_regime"]["tpot"] == 5 * RUNS
-    assert in_words(stated[HOPPER]).endswith("120 measured runs of this engine, 60 of them of dense models on Hopper")
-    assert in_words(stated[OTHER]).endswith(", none of them of models that are not dense on CDNA3")
+    assert in_words(stated[HOPPER]).endswith("120 measured runs of this engine, 60 of them with dense models on Hopper")
+    assert in_words(stated[OTHER]).endswith(
+        ", none of them with models that have experts, latent attention or linear attention on CDNA3"
+    )
     assert in_words(stated[UNKNOWN]).endswith("120 measured runs of this engine")
 
 
