@@ -41,6 +41,7 @@ COMPILED: Final = (
     "simulator/engine/fast_rank.py",
     "simulator/engine/fast_sglang.py",
     "simulator/engine/fast_trtllm.py",
+    "simulator/engine/fast_vllm.py",
     "simulator/engine/replica.py",
     "simulator/engine/step_loop.py",
     "simulator/engine/token_accounting.py",

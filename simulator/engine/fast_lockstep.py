@@ -1,13 +1,14 @@
 """The ranks of the fast path that step together: the decisions of `Lockstep` on numbers.
 
-Each rank is a `FastRank`. Requests are assigned to ranks by the dispatch policy of the general loop itself
+Each rank is a `FastVllmV1`. Requests are assigned to ranks by the dispatch policy of the general loop itself
 (`simulator/schedulers/dp_dispatch.py`).
 """
 
 from __future__ import annotations
 
 from simulator.core.request import Request
-from simulator.engine.fast_rank import FastBatch, FastRank, FastScheduler, RequestCounts, StepEvents, two_batches
+from simulator.engine.fast_rank import FastBatch, FastScheduler, RequestCounts, StepEvents, two_batches
+from simulator.engine.fast_vllm import FastVllmV1
 from simulator.schedulers.data_parallel import Lockstep
 from simulator.schedulers.dp_dispatch import RankDispatch
 from simulator.schedulers.rules import EngineRules
@@ -22,11 +23,13 @@ class FastLockstep(FastScheduler):
     def __init__(self, rules: EngineRules, counts: RequestCounts, dispatch: RankDispatch) -> None:
         """Create idle ranks; `rules` are those of the whole group."""
         super().__init__()
-        self.ranks = [FastRank(rules.of_rank(), counts) for _ in range(rules.attention_ranks)]
+        self.ranks = [FastVllmV1(rules.of_rank(), counts) for _ in range(rules.attention_ranks)]
         self._dispatch, self._input_tokens = dispatch, counts.input
         self._place: dict[int, int] = {}  # the rank of each unfinished request
         self._batch = two_batches()
-        self._going: list[FastRank] = []  # the ranks of a run of steps; an idle rank may get a request in the meantime
+        self._going: list[
+            FastVllmV1
+        ] = []  # the ranks of a run of steps; an idle rank may get a request in the meantime
 
     @property
     def n_waiting(self) -> int:
@@ -93,7 +96,7 @@ class FastLockstep(FastScheduler):
         for rank in self.ranks:
             until = rank.due_round - rank.rounds
             most = until if until < most else most
-        going: list[FastRank] = []
+        going: list[FastVllmV1] = []
         for rank, part in zip(self.ranks, batch.parts, strict=True):
             if most <= 0:
                 return 0

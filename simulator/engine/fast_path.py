@@ -7,7 +7,7 @@ same order and with the same arithmetic, so that the log and the times of the re
 (`tests/simulator/engine/test_fast_path.py`). It calls methods only for what does not happen in every step, because a
 call in each step costs what the loop saves. A change of one of these classes has to be made here too.
 
-What a step contains is decided by a `FastScheduler`: one of vLLM V1 alone (`fast_rank.py`), its ranks in lockstep
+What a step contains is decided by a `FastScheduler`: one of vLLM V1 alone (`fast_vllm.py`), its ranks in lockstep
 (`fast_lockstep.py`), or one of SGLang (`fast_sglang.py`) or TensorRT-LLM (`fast_trtllm.py`). Where it cannot decide,
 because a step would preempt a request or nothing can run although requests wait, `FastPath` writes its state into the
 general loop, which continues from that step.
@@ -17,6 +17,7 @@ general loop, which continues from that step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 from typing import Final
 
@@ -30,8 +31,10 @@ from simulator.engine.fast_lockstep import FastLockstep
 from simulator.engine.fast_rank import FastBatch, FastRank, FastScheduler, RequestCounts, StepEvents
 from simulator.engine.fast_sglang import FastSglang
 from simulator.engine.fast_trtllm import FastMaxUtilization, FastTrtLlm
+from simulator.engine.fast_vllm import FastVllmV1
 from simulator.engine.replica import Replica
 from simulator.schedulers.base import Scheduler
+from simulator.schedulers.continuous_batching import ContinuousBatching
 from simulator.schedulers.data_parallel import Lockstep
 from simulator.schedulers.sglang import Sglang
 from simulator.schedulers.trtllm import MaxUtilization, TrtLlm
@@ -39,7 +42,7 @@ from simulator.schedulers.vllm_v1 import VllmV1
 
 #: The scheduler of the fast path for each class of the general loop that it follows.
 FAST_RANKS: Final[dict[type[Scheduler], type[FastRank]]] = {
-    VllmV1: FastRank,
+    VllmV1: FastVllmV1,
     Sglang: FastSglang,
     TrtLlm: FastTrtLlm,
     MaxUtilization: FastMaxUtilization,
@@ -62,7 +65,9 @@ class FastPath:
         self._replica, self._context, self._refusals = replica, context, refusals
         counts, rules, general = RequestCounts(input_tokens, context.output_tokens), context.rules, replica.scheduler
         self._lockstep = FastLockstep(rules, counts, general.dispatch) if isinstance(general, Lockstep) else None
-        self._ranks = [FAST_RANKS[type(general)](rules, counts)] if self._lockstep is None else self._lockstep.ranks
+        self._ranks: Sequence[FastRank] = (
+            [FAST_RANKS[type(general)](rules, counts)] if self._lockstep is None else self._lockstep.ranks
+        )
         self._scheduler: FastScheduler = self._ranks[0] if self._lockstep is None else self._lockstep
         # As TokenStream: when the last tokens have left, and when the loops of the API server are free, in seconds.
         self._left_s = self._free_s = self._late_s = 0.0
@@ -247,7 +252,7 @@ class FastPath:
             assert self._lockstep is not None
             self._lockstep.restore(scheduler, own)
         else:
-            assert isinstance(scheduler, (VllmV1, Sglang))
+            assert isinstance(scheduler, ContinuousBatching)
             self._ranks[0].restore(scheduler, requests)
         due, ending = [], []
         for rank, each in zip(self._ranks, own, strict=True):

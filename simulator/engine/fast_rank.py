@@ -1,9 +1,11 @@
-"""The scheduler of the fast path: the decisions of `VllmV1` on numbers, with requests as indices.
+"""What the schedulers of the fast path share: the queue, the seats, the blocks and the decodes of one scheduler.
 
-`FastRank` takes the decisions of `VllmV1`, `DecodeSet` and `CompletionRounds`, in the same order and with the same
-arithmetic, for one scheduler: that of a replica, or of one data-parallel rank. `fast_lockstep.py` composes several of
-them. A change of one of these classes has to be made here too; `tests/simulator/engine/test_fast_path.py` compares both
-to the last digit.
+Requests are indices, and everything else is a number. `FastRank` follows `ContinuousBatching`, `DecodeSet` and
+`CompletionRounds`, in the same order and with the same arithmetic, for one scheduler: that of a replica, or of one
+data-parallel rank. What a step contains is decided by a
+class for each policy (`fast_vllm.py`, `fast_sglang.py`, `fast_trtllm.py`), and `fast_lockstep.py` composes several
+ranks. A change of one of the classes that they follow has to be made here too;
+`tests/simulator/engine/test_fast_path.py` compares both to the last digit.
 
 What is rare stays with the general loop: where a step would preempt a request, `schedule` decides nothing, and
 `restore` writes the state into the scheduler, which continues.
@@ -19,10 +21,8 @@ from simulator.core.batch import BatchShape
 from simulator.core.completion_rounds import NEVER
 from simulator.core.outcomes import RequestOutcomes
 from simulator.core.request import Request
-from simulator.schedulers.continuous_batching import blocks_of_rounds
+from simulator.schedulers.continuous_batching import ContinuousBatching, blocks_of_rounds
 from simulator.schedulers.rules import EngineRules
-from simulator.schedulers.sglang import Sglang
-from simulator.schedulers.vllm_v1 import VllmV1
 
 
 class FastBatch(BatchShape):
@@ -112,7 +112,7 @@ class FastScheduler:
 
 
 class FastRank(FastScheduler):
-    """The queue, the seats, the blocks and the decodes of one scheduler."""
+    """The queue, the seats, the blocks and the decodes of one scheduler, whose policy is that of a subclass."""
 
     __slots__ = (
         "_base_sum",
@@ -125,22 +125,17 @@ class FastRank(FastScheduler):
         "_least_left",
         "_longest",
         "_min_available",
-        "_most_running",
         "_output_tokens",
         "_partial",
         "_partial_tokens",
         "_phases",
-        "_refusal",
-        "_refused",
         "_running",
         "_seats",
         "_serial",
         "_size",
         "_total",
         "_waiting",
-        "_whole_prompts",
         "ahead",
-        "ample_blocks",
         "available",
         "due_round",
         "idle",
@@ -154,9 +149,7 @@ class FastRank(FastScheduler):
         """Create an idle rank with the rules of one rank."""
         super().__init__()
         self._size, self._seats, self._budget = rules.block_size, rules.max_num_seqs, rules.max_num_batched_tokens
-        self._whole_prompts, self._total = rules.admit_whole_prompt, rules.kv_blocks
-        # With as many blocks, no step lacks any: a block for each decode, and those of the unfinished prompt's chunk.
-        self.ample_blocks = self._seats + self._budget // self._size + 2
+        self._total = rules.kv_blocks
         self._input_tokens, self._output_tokens = counts.input, counts.output
         self._bases, self._computed = counts.bases, counts.computed
         self._batch = two_batches()
@@ -164,10 +157,7 @@ class FastRank(FastScheduler):
         self._waiting: deque[int] = deque()
         self._running: dict[int, None] = {}  # in order of admission
         self._partial, self._partial_tokens = -1, 0  # the running request whose prompt is unfinished; -1: none
-        self._refused = False
-        self._refusal = (-1, 0, 0)  # the last refusal for lack of blocks: (index, budget, available blocks)
         self.available = self._min_available = self._least_left = rules.kv_blocks
-        self._most_running = 0
 
         self.n_decoding = self.rounds = self._base_sum = self._serial = 0
         self._phases = [0] * rules.block_size
@@ -202,130 +192,16 @@ class FastRank(FastScheduler):
     def add(self, index: int, ahead: int) -> bool:  # noqa: ARG002 (ranks in lockstep read it)
         """Add a request to the queue; return whether it could be admitted before anything is released."""
         self._waiting.append(index)
-        return not self._refused and len(self._running) < self._seats and self.n_decoding < self._budget
+        return self._may_admit()
+
+    def _may_admit(self) -> bool:
+        """Return whether a waiting request could be admitted before anything is released."""
+        raise NotImplementedError
 
     def free(self, index: int) -> None:
         """Free the seat and the blocks of a request whose last output has been processed."""
         self.available += -(-self._computed[index] // self._size)
         del self._running[index]
-
-    # ---- steps
-
-    def lacks_blocks(self) -> bool:
-        """Return whether the running requests need more blocks in the next step than there are."""
-        n, size = self.n_decoding, self._size
-        blocks = self._phases[-self.rounds % size] if n else 0
-        if self._partial >= 0:
-            tokens = self._partial_tokens
-            chunk = min(self._input_tokens[self._partial] - tokens, self._budget - n)
-            blocks += -(-(tokens + chunk) // size) - -(-tokens // size)
-        return blocks > self.available
-
-    def schedule(self, events: StepEvents) -> FastBatch | None:
-        """Return the batch of the next step: the decodes, the unfinished prompt, then waiting requests."""
-        if self.available < self.ample_blocks and self.lacks_blocks():
-            self.preempts = True
-            return None
-        n = self.n_decoding
-        if not n and not self._waiting and self._partial < 0:
-            return None
-        batch, rounds = self._batch, self.rounds
-        self.rounds = rounds + 1
-        batch.decodes = batch.logits = n
-        if n:
-            longest, computed = self._longest, self._computed
-            while computed[longest[0][2]] >= 0:
-                heappop(longest)
-            batch.decode_context_sum = float(self._base_sum + n * rounds)
-            batch.decode_context_max = float(rounds - longest[0][0])
-            if blocks := self._phases[-rounds % self._size]:
-                self.available -= blocks
-                if self.available < self._min_available:
-                    self._min_available = self.available
-        else:
-            batch.decode_context_sum = batch.decode_context_max = 0.0
-        if self._waiting or self._partial >= 0:
-            self._refused = False
-            n_prompted = len(events.prompted)
-            self._schedule_prompts(batch, events)
-            if not n and not batch.prefill_tokens:
-                self.rounds = rounds
-                return None
-            if batch.logits > n:
-                self._begin_decodes(events.prompted[n_prompted:])
-        elif batch.prefill_tokens:
-            batch.prefill_tokens = batch.prefill_chunks = 0
-            batch.prefill_pairs = 0.0
-        if self.due_round <= rounds + 1:
-            self._retire_due(events.finishing)
-        self._batch = batch.twin
-        return batch
-
-    def _schedule_prompts(self, batch: FastBatch, events: StepEvents) -> None:
-        """Add the next chunk of the unfinished prompt and those of the waiting requests that can be admitted."""
-        budget, index, held = self._budget - batch.decodes, self._partial, self._partial_tokens
-        input_tokens, waiting = self._input_tokens, self._waiting
-        tokens = chunks = 0
-        pairs = 0.0
-        while budget > 0:
-            if index >= 0:
-                chunk = input_tokens[index] - held
-                if chunk > budget:
-                    chunk = budget
-                self.available -= -(-(held + chunk) // self._size) - -(-held // self._size)
-            else:
-                if not waiting:
-                    break
-                chunk, held = self._admit(budget), 0
-                if not chunk:
-                    break
-                index = waiting.popleft()
-                events.admitted.append(index)
-            tokens += chunk
-            pairs += chunk * (held + 0.5 * chunk)
-            chunks += 1
-            budget -= chunk
-            held += chunk
-            if held < input_tokens[index]:
-                break  # the budget is used up
-            events.prompted.append(index)
-            batch.logits += 1
-            index = -1
-        self._partial, self._partial_tokens = index, held
-        batch.prefill_tokens, batch.prefill_pairs, batch.prefill_chunks = tokens, pairs, chunks
-        if len(self._running) > self._most_running:
-            self._most_running = len(self._running)
-        if self.available < self._min_available:
-            self._min_available = self.available
-
-    def _admit(self, budget: int) -> int:
-        """Give the head of the queue a seat and the blocks of its first chunk, and return the tokens of the chunk.
-
-        Returns 0 if the head has to wait.
-        """
-        if len(self._running) >= self._seats:
-            return 0
-        index, available = self._waiting[0], self.available
-        refused, at_budget, at_available = self._refusal
-        if index == refused and budget >= at_budget and available <= at_available:
-            self._refused = True  # nothing has improved since it was refused
-            return 0
-        tokens, size = self._input_tokens[index], self._size
-        chunk = tokens if tokens < budget else budget
-        needed = -(-chunk // size)
-        if self._whole_prompts and chunk < tokens:
-            whole = -(-tokens // size)
-            if whole > needed:
-                if available - whole < self._least_left:
-                    self._least_left = available - whole
-                if whole > available:
-                    needed = whole
-        if needed > available:
-            self._refused, self._least_left, self._refusal = True, -1, (index, budget, available)
-            return 0
-        self._running[index] = None
-        self.available = available - needed
-        return chunk
 
     # ---- decodes
 
@@ -368,7 +244,7 @@ class FastRank(FastScheduler):
         n = self.n_decoding
         if n != batch.decodes or self._partial >= 0:
             return 0
-        if self._waiting and not (self._refused or len(self._running) >= self._seats or n >= self._budget):
+        if self._waiting and self._may_admit():
             return 0
         if self.due_round - self.rounds < most:
             most = self.due_round - self.rounds
@@ -426,27 +302,14 @@ class FastRank(FastScheduler):
             request.retired, request.known_tokens = True, ended + 1
         return request
 
-    def restore(self, scheduler: VllmV1 | Sglang, requests: dict[int, Request]) -> None:
-        """Write the state into a scheduler; `requests` are those of `requests()`."""
+    def restore(self, scheduler: ContinuousBatching, requests: dict[int, Request]) -> None:
+        """Write the state into the scheduler of the same policy; `requests` are those of `requests()`."""
         for index in self._running:
             if index != self._partial:
                 requests[index].decodes_in = scheduler.decodes
-        self._restore_policy(scheduler, requests)
         scheduler.kv.restore(self.available, self._min_available)
         live = [(base, serial, requests[i]) for base, serial, i in self._longest if self._computed[i] < 0]
         scheduler.decodes.restore(self.n_decoding, self.rounds, self._base_sum, self._phases, live, self._serial)
-
-    def _restore_policy(self, scheduler: VllmV1 | Sglang, requests: dict[int, Request]) -> None:
-        """Write the queue, the seats and what else the policy keeps into a scheduler."""
-        assert isinstance(scheduler, VllmV1)
-        scheduler.restore(
-            [requests[index] for index in self._waiting],
-            [requests[index] for index in self._running],
-            requests.get(self._partial),
-            self._most_running,
-            self._least_left,
-            self._refused,
-        )
 
     def last_tokens(self, requests: dict[int, Request]) -> list[tuple[int, int, Request]]:
         """Return the decoding requests as (rounds until the last token, serial, request)."""

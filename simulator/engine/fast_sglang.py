@@ -1,7 +1,6 @@
 """The scheduler of the fast path for SGLang: the decisions of `Sglang` on numbers, with requests as indices.
 
-`FastSglang` takes over the queue, the seats, the blocks and the decodes of `FastRank`. A step is either prompts or
-decodes, and rounds count only the latter. A change of `Sglang` has to be made here too;
+A step is either prompts or decodes, and rounds count only the latter. A change of `Sglang` has to be made here too;
 `tests/simulator/engine/test_fast_path.py` compares both to the last digit. Where a step would retract a request, the
 general loop continues.
 """
@@ -12,14 +11,14 @@ from heapq import heappop
 
 from simulator.core.request import Request
 from simulator.engine.fast_rank import FastBatch, FastRank, RequestCounts, StepEvents
+from simulator.schedulers.continuous_batching import ContinuousBatching
 from simulator.schedulers.declared_output import CLIP_TOKENS, DeclaredOutput, new_token_ratio
 from simulator.schedulers.rules import EngineRules
 from simulator.schedulers.sglang import Sglang
-from simulator.schedulers.vllm_v1 import VllmV1
 
 
 class FastSglang(FastRank):
-    """The queue, the seats, the blocks and the decodes of SGLang."""
+    """The policy of SGLang: prompts as long as any can start, otherwise the decodes."""
 
     __slots__ = ("_declared", "_full", "_left", "_ratio_since")
 
@@ -29,11 +28,8 @@ class FastSglang(FastRank):
         self._declared = DeclaredOutput(rules)
         self._full, self._left = False, 0  # as in `Sglang`
         self._ratio_since = 0  # the round from which new_token_ratio has fallen
-        self._refused = True  # what the base class would admit is decided here
 
-    def add(self, index: int, ahead: int) -> bool:  # noqa: ARG002 (ranks in lockstep read it)
-        """Add a request to the queue; return whether it could be admitted before anything is released."""
-        self._waiting.append(index)
+    def _may_admit(self) -> bool:
         return not self._full or self._left > 0
 
     def free(self, index: int) -> None:
@@ -174,12 +170,6 @@ class FastSglang(FastRank):
 
     # ---- runs of steps
 
-    def quiet_rounds(self, batch: FastBatch, most: int) -> int:
-        """Return the number of further decode steps (0 to `most`) that need no decision while `batch` runs."""
-        if self._waiting and (not self._full or self._left):
-            return 0
-        return super().quiet_rounds(batch, most)
-
     def skip(self, rounds: int, ahead: FastBatch | None, events: StepEvents) -> None:
         """Apply schedule calls that a run of steps has skipped."""
         super().skip(rounds, ahead, events)
@@ -188,7 +178,9 @@ class FastSglang(FastRank):
 
     # ---- the hand-over to the general loop
 
-    def _restore_policy(self, scheduler: VllmV1 | Sglang, requests: dict[int, Request]) -> None:
+    def restore(self, scheduler: ContinuousBatching, requests: dict[int, Request]) -> None:
+        """Write the state into the scheduler of the same policy; `requests` are those of `requests()`."""
+        super().restore(scheduler, requests)
         assert isinstance(scheduler, Sglang)
         scheduler.restore(
             [requests[index] for index in self._waiting],

@@ -1,4 +1,4 @@
-"""The schedulers of the fast path for TensorRT-LLM: `FastRank` with the admission of its capacity policies.
+"""The schedulers of the fast path for TensorRT-LLM: `FastVllmV1` with the admission of its capacity policies.
 
 A change of `MaxUtilization` or `TrtLlm` has to be made here too; `tests/simulator/engine/test_fast_path.py` compares
 them to the last digit. Ranks that balance their prompts stay with the general loop.
@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simulator.core.request import Request
-from simulator.engine.fast_rank import FastRank, RequestCounts
+from simulator.engine.fast_rank import RequestCounts
+from simulator.engine.fast_vllm import FastVllmV1
+from simulator.schedulers.continuous_batching import ContinuousBatching
 from simulator.schedulers.rules import EngineRules
-from simulator.schedulers.sglang import Sglang
 from simulator.schedulers.trtllm import TrtLlm
-from simulator.schedulers.vllm_v1 import VllmV1
 
 
-class FastMaxUtilization(FastRank):
+class FastMaxUtilization(FastVllmV1):
     """The capacity policy MAX_UTILIZATION: a request starts if its whole prompt fits now."""
 
     __slots__ = ()
@@ -59,7 +59,8 @@ class FastTrtLlm(FastMaxUtilization):
             self._free_blocks -= worst
         return chunk
 
-    def _restore_policy(self, scheduler: VllmV1 | Sglang, requests: dict[int, Request]) -> None:
-        super()._restore_policy(scheduler, requests)
+    def restore(self, scheduler: ContinuousBatching, requests: dict[int, Request]) -> None:
+        """Write the state into the scheduler of the same policy; `requests` are those of `requests()`."""
+        super().restore(scheduler, requests)
         assert isinstance(scheduler, TrtLlm)
         scheduler.restore_commitments(self._free_blocks)
