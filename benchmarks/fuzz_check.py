@@ -102,8 +102,8 @@ def _run(case: Case, folder: Path) -> Outcome:
     def serve(**how: Any) -> Run:
         return simulate(fleet, requests, replace(serving_options(written, fleet), **case.options, **how))
 
-    slow = serve(check_laws=True, fast_forward=False)
-    fast = serve(check_laws=True, journal=views.journal())
+    slow = serve(check_invariants=True, fast_forward=False)
+    fast = serve(check_invariants=True, journal=views.journal())
     assert_same(slow, fast)
     if case.seed % SHARED_BETWEEN == 0:
         assert_same(slow, serve(processes=2))

@@ -16,6 +16,9 @@ GIGA: Final = 1e9
 
 TERA: Final = 1e12
 
+#: Seconds of an hour.
+HOUR_S: Final = 3600.0
+
 #: Bytes per stored element. fp4 and int4 include their block scales: NVFP4 holds one fp8 scale per 16 values
 #: (0.5 + 1/16), MXFP4 one 8-bit exponent per 32 (0.5 + 1/32); group-128 int4 one fp16 scale and zero (0.5 + 1/32).
 DTYPE_BYTES: Final[dict[str, float]] = {

@@ -33,7 +33,7 @@ def main() -> None:
     own = replace(plain, resolved=replace(resolved, engine=replace(resolved.engine, policy="gentle-prompts")))
     requests = load_workload("azure-code").materialise(0, 400, 6.0)
     for name, compiled in (("vllm-v1", plain), ("gentle-prompts", own)):
-        figures = summarise(simulate(compiled, requests, RunOptions(check_laws=True)))["metrics"]
+        figures = summarise(simulate(compiled, requests, RunOptions(check_invariants=True)))["metrics"]
         gap, first = figures["itl_s"], figures["ttft_s"]
         print(f"{name:15} ITL p99 {gap['p99'] * 1e3:6.1f} ms   TTFT p99 {first['p99'] * 1e3:7.1f} ms")
 

@@ -32,13 +32,13 @@ from planner.answer.candidate_search import (
     tester_of,
     unit_cost_of,
 )
+from planner.answer.confirmed_rates import BEST, MOST_REPLICAS, OTHER, SeedBudget
 from planner.answer.evaluate import PlanEvaluator
 from planner.answer.evaluated_plan import EvaluatedPlan, objective_value, pareto
 from planner.answer.hardware_ranking import HardwareRanking, RankedHardware
 from planner.answer.plan_figures import prices_of
 from planner.answer.refusal import CLOSEST, Refuser, least_missed
 from planner.answer.schema import SCHEMA_VERSION, Answer, Refusal, Reproduce, SearchSummary
-from planner.answer.sure_rates import BEST, MOST_REPLICAS, OTHER, SeedBudget
 from planner.evaluation.evaluator import SHORT_RUN_MARGIN, Evaluator, apply_bounds
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.workload_statistics import WorkloadBlock
@@ -192,7 +192,7 @@ def _with_another_kind(entries: Sequence[EvaluatedPlan], by_kind: Sequence[Evalu
 def _with_all_seeds(plan_evaluator: PlanEvaluator, by_kind: Sequence[EvaluatedPlan]) -> list[EvaluatedPlan]:
     """Return the plans of single kinds, the first with the seeds of a winner; empty if none of them holds with these.
 
-    These plans are the answer where the search has none: it must not be no while its table of kinds has a plan.
+    These plans are the answer where the search has none: a refusal would contradict a plan in the table of kinds.
     """
     for i, entry in enumerate(by_kind):
         first = plan_evaluator.entry(entry.candidate, None, BEST)
@@ -216,10 +216,10 @@ def _closest_that_holds(plan_evaluator: PlanEvaluator, result: SearchResult) -> 
     simplest = sorted(near, key=lambda c: (distance_of(c, evaluator), near[c], c))
     for candidate in list(dict.fromkeys([closest, *simplest]))[:MOST_TRIES]:
         rate = tester.nominal_per_s(candidate) or tester.floor_per_s(candidate)
-        if candidate != closest and not plan_evaluator.is_sure(candidate, rate):
+        if candidate != closest and not plan_evaluator.is_confirmed(candidate, rate):
             continue
-        for effort in (CLOSEST, BEST):
-            entry = plan_evaluator.entry(candidate, None, effort)
+        for budget in (CLOSEST, BEST):
+            entry = plan_evaluator.entry(candidate, None, budget)
             if not entry.holds:
                 break
         else:
@@ -266,8 +266,8 @@ def _entries(request: PlanRequest, plan_evaluator: PlanEvaluator, result: Search
     """Return the winner and its alternatives, evaluated with independent seeds; empty if no plan meets the request."""
     races = request.objective in RACES
     outcomes = [o for o in result.outcomes if o.candidate not in result.refused]
-    effort = OTHER if result.interrupted else BEST  # an interrupted command ends soon
-    best, first = _winner(request, plan_evaluator, result, races, effort)
+    budget = OTHER if result.interrupted else BEST  # an interrupted command ends soon
+    best, first = _winner(request, plan_evaluator, result, races, budget)
     if best is None or first is None:
         return []
     unit_cost = unit_cost_of(request.objective, plan_evaluator.prices, [o.candidate for o in outcomes])
@@ -309,7 +309,7 @@ def _tied(request: PlanRequest, entry: EvaluatedPlan) -> float:
 
 
 def _winner(
-    request: PlanRequest, plan_evaluator: PlanEvaluator, result: SearchResult, races: bool, effort: SeedBudget
+    request: PlanRequest, plan_evaluator: PlanEvaluator, result: SearchResult, races: bool, budget: SeedBudget
 ) -> tuple[Outcome | None, EvaluatedPlan | None]:
     """Return the best outcome that still meets the request with all seeds pooled, and its plan.
 
@@ -321,7 +321,7 @@ def _winner(
         safest = min(left, key=lambda o: -o.requests_per_s if races else o.ratio)
         best = safest if n_failed == MOST_TRIES else simplest_best(request, plan_evaluator, left)
         start = best.requests_per_s if races else None
-        entry = plan_evaluator.entry_that_holds(best.candidate, start, effort, start_is_capacity=best.is_capacity)
+        entry = plan_evaluator.entry_that_holds(best.candidate, start, budget, start_is_capacity=best.is_capacity)
         if entry is not None:
             return best, entry
         left.remove(best)

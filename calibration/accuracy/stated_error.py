@@ -5,9 +5,9 @@ these. Public runs give the error of answers for an engine. It is checked on run
 were left out when it was learned (`benchmarks/coverage.py`). The error corrects nothing: simulated values stay as they
 are.
 
-The error of a time to first token grows with the share of it that a request waits for its first step: a queue turns a
-small error of the step time into a large one. That share is known of every simulated run, whatever its load, so the
-error at a light load is not that of a saturated server. The other statistics show no such dependence
+The error of a time to first token may grow with the share of it that a request waits for its first step: a queue turns
+a small error of the step time into a large one. That share is known of every simulated run, whatever its load, so the
+error at a light load can differ from that of a saturated server. The other statistics show no such dependence
 (docs/accuracy.md).
 
 The expected error of the operators adds to the spread with a weight that is learned for each engine and statistic: some

@@ -1,4 +1,4 @@
-"""The ranges of a bundle's constants: what no measurement can give is refused when a bundle is written or read."""
+"""The ranges of a bundle's constants: values that no measurement can produce are refused on writing and reading."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """How unevenly tokens load experts, as an expectation over draws: of a model's router, and of the public tables' rows.
 
-The measure is the imbalance. Where ranks share the experts, it is the load of the busiest rank over the mean, less one,
-since the others wait for it. On a single rank it is the coefficient of variation of the experts' loads, since kernels
-compute whole tiles of each expert. Perfectly even loads have an imbalance of zero.
+The measure is the imbalance. Where ranks share the experts, it is the load of the busiest rank divided by the mean,
+minus one, because the other ranks wait for the busiest. On a single rank it is the coefficient of variation of the
+experts' loads, since kernels compute whole tiles of each expert. Perfectly even loads have an imbalance of zero.
 
 A router is described by the skew s of its experts' popularity: the i-th most popular expert is chosen in proportion to
 i ** -s (Zipf), at most once for each token. A skew of zero is a balanced router: every choice is equally likely, and

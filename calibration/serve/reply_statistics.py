@@ -9,11 +9,10 @@ from typing import Any, Final
 
 from calibration.serve.request_load import SentLoad
 from calibration.serve.streaming_client import GeneratedReply
+from catalogs.units import HOUR_S
 
 #: Percentiles of the figures of a load.
 _PERCENTILES: Final = {"p50": 50.0, "p90": 90.0, "p99": 99.0}
-
-_SECONDS_PER_HOUR: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class TokenPrices:
 
     def machines_usd(self, duration_s: float) -> float | None:
         """Return the price of the machines for a time; None if it is not known."""
-        return None if self.usd_per_hour is None else self.usd_per_hour * duration_s / _SECONDS_PER_HOUR
+        return None if self.usd_per_hour is None else self.usd_per_hour * duration_s / HOUR_S
 
 
 def load_summary(load: SentLoad, tariff: TokenPrices) -> dict[str, Any]:

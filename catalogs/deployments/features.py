@@ -1,4 +1,4 @@
-"""Resolution of the optional features of a deployment: KV offload, LoRA, ranks, API servers and swap."""
+"""Resolution of the optional features of a deployment, such as KV offload, retention, multimodal input and LoRA."""
 
 from __future__ import annotations
 

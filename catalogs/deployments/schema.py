@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, Posit
 from catalogs.deployments.encoder_decoders import default_engine
 from catalogs.deployments.layout import ALLGATHER_REDUCESCATTER, ROLES, All2All, Role
 from catalogs.deployments.speculation import Speculative
-from catalogs.engines.profile import KvTransfer, RankDispatch
+from catalogs.engines.profile import RankDispatch, TransferMoment
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.host_copies import PageSize
 from catalogs.io.yaml_files import StrictYamlBlock, read_typed_yaml, validate_as
@@ -135,7 +135,7 @@ class Disaggregation(StrictYamlBlock):
     prefill: dict[str, object] = Field(default_factory=dict)
     decode: dict[str, object] = Field(default_factory=dict)
     transfer_gb_per_s: PositiveFloat | None = None  # null: rate of the link or network
-    transfer: KvTransfer | None = None  # null: the engine's default
+    transfer: TransferMoment | None = None  # null: the engine's default
     max_local_prefill_tokens: PositiveInt | None = None  # prompts up to this length stay on a decode replica
     max_prefill_queue: PositiveInt | None = None  # at this queue length per prefill replica, all prompts are
 

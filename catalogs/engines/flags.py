@@ -21,8 +21,8 @@ FOLDER: Final = DATA / "launch"
 #: and a `list` takes every word up to the next flag.
 Takes = Literal["int", "float", "text", "json", "list", "optional", "switch", "bare"]
 
-#: What a simulation without a flag means: the times of requests stay the same; they may change, and the simulation does
-#: not show it; the engine has dropped the flag or does nothing for it.
+#: The consequence of ignoring a flag. `no effect`: the times of requests stay the same. `not simulated`: they may
+#: change, and the simulation does not show it. `deprecated`: the engine has removed the flag or ignores it.
 Effect = Literal["no effect", "not simulated", "deprecated"]
 
 _WITHOUT_VALUE: Final = ("switch", "bare")

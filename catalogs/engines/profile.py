@@ -150,7 +150,7 @@ class EncoderServer:
 FirstToken = Literal["prefill", "admission", "decode"]
 
 #: When blocks leave a prefill replica: at the end of the prompt, at the end of each chunk, or after each layer.
-KvTransfer = Literal["at_end", "chunkwise", "layerwise"]
+TransferMoment = Literal["at_end", "chunkwise", "layerwise"]
 
 #: How requests are distributed over data-parallel ranks with one scheduler each (simulator/schedulers/dp_dispatch.py).
 #: "balanced": one scheduler represents all ranks, which share every step evenly.
@@ -276,7 +276,7 @@ class EngineProfile:
     #: Stages that get the layers that are left over where they do not divide evenly (catalogs/deployments/stages.py).
     spare_layers: Literal["before last", "all on last", "last", "first", "with output"] = "before last"
     first_token: FirstToken = "prefill"
-    kv_transfer: KvTransfer = "at_end"
+    kv_transfer: TransferMoment = "at_end"
     #: Send queues of a prefill replica, chosen by destination; each sends the blocks of one request at a time. None:
     #: the blocks of all finished prompts share the link.
     transfer_queues: PositiveInt | None = None

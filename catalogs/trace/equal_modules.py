@@ -46,7 +46,7 @@ class EqualModules:
         self.kinds = {key: kind for key, kind in found.items() if counts[kind] > 1 and self._own_names(key, module)}
 
     def _own_names(self, key: int, module: torch.nn.Module) -> bool:
-        """Return whether all parts of a module have their name from it, which those shared by several lack."""
+        """Return whether every part of a module is named under it; parts that several modules share are not."""
         name = self.names[key]
         part = module.get_submodule(name)
         prefix = f"{name}." if name else ""

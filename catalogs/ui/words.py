@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Final
 
 from catalogs.errors import InputError
+from catalogs.units import HOUR_S
 
 #: Amounts of USD below this are written with an exponent.
 _LEAST_DOLLARS: Final = 1e-9
@@ -111,8 +112,6 @@ def digits(x: float) -> str:
     """Return a number with three digits, or in whole units from 1,000: "0.123", "1,234"."""
     return f"{x:,.0f}" if x >= 999.5 else f"{x:.3g}"
 
-
-HOUR_S: Final = 3600.0
 
 _UNITS: Final = {"s": 1.0, "min": 60.0, "m": 60.0, "h": HOUR_S, "d": 24 * HOUR_S, "y": 365.25 * 24 * HOUR_S}
 

@@ -1,4 +1,4 @@
-"""The numbers that a description of a load may hold: far beyond any use, and still finite in every calculation."""
+"""The largest and smallest numbers of a load: far beyond practical use, and still finite in every calculation."""
 
 from __future__ import annotations
 

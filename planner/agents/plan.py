@@ -8,13 +8,13 @@ from typing import Final
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.io.output_files import finite
+from catalogs.units import HOUR_S
 from planner.agents.answer import KIND, SCHEMA_VERSION, AgentPlan, AgentsAnswer, ComparedPlan, TimeStats
 from planner.agents.capacity import MOST_FACTOR, capacity
 from planner.agents.load import sessions_of
 from planner.agents.rating import FullRuns, Judge, Rated, Runs
 from planner.agents.refusal import AgentsRefuser
 from planner.agents.search import Progress, find
-from planner.economics.money import SECONDS_PER_HOUR
 from planner.problem.candidate import deployment_words
 from planner.problem.latency_metrics import E2E, SESSION, TASK, TPOT, TTFT
 from planner.problem.request import DISAGGREGATED, PlanRequest
@@ -118,7 +118,7 @@ def _plan(full: FullRuns, request: PlanRequest) -> AgentPlan:
     usd = None if price is None else price.usd_per_hour
     tpot, e2e = full.samples_s(TPOT.name), full.samples_s(E2E.name)
     deployment, whole = choice.deployment, choice.serving.whole_sessions
-    tasks = seen.requests_per_s / whole.requests_per_task * SECONDS_PER_HOUR
+    tasks = seen.requests_per_s / whole.requests_per_task * HOUR_S
     return AgentPlan(
         words=deployment_words(deployment),
         deployment=deployment,

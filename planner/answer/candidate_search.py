@@ -14,8 +14,8 @@ from typing import Final
 
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
+from planner.answer.confirmed_rates import BEST
 from planner.answer.evaluate import PlanEvaluator
-from planner.answer.sure_rates import BEST
 from planner.evaluation.evaluator import Evaluator, RequestCounter, apply_bounds
 from planner.evaluation.multi_hardware import rental_bound
 from planner.evaluation.queueing import OVERLOAD
@@ -226,7 +226,7 @@ def first_plan_on(
     """Return the first plan that the search of `plan --hw` finds on other hardware; None if it refuses the request.
 
     Each winner of that search is simulated with all seeds. One that misses the objectives with them is left out, and
-    the search goes on until one meets them. A budget is ignored. Without a required rate, a plan that is sure at a
+    the search goes on until one meets them. A budget is ignored. Without a required rate, a plan that is confirmed at a
     light load has some capacity, which is not measured.
     """
     options = request.search.replace(study=None)
@@ -246,7 +246,7 @@ def first_plan_on(
     def enough(outcome: Outcome) -> bool:
         candidate = outcome.candidate
         if any_rate:
-            tried[candidate] = plan_evaluator.is_sure(candidate, outcome.requests_per_s)
+            tried[candidate] = plan_evaluator.is_confirmed(candidate, outcome.requests_per_s)
         else:
             start = outcome.requests_per_s if request.objective in RACES else None
             tried[candidate] = plan_evaluator.entry_that_holds(candidate, start, BEST) is not None

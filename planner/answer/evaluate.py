@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from planner.answer.confirmed_capacity import ConfirmedCapacity
+from planner.answer.confirmed_rates import BEST, SLOWER_STEPS, ConfirmedRates, PlanPoint, SeedBudget
 from planner.answer.evaluated_plan import EvaluatedPlan
 from planner.answer.plan_figures import (
     cdf_of,
@@ -31,7 +33,6 @@ from planner.answer.plan_schema import (
     SloValue,
     Survival,
 )
-from planner.answer.sure_rates import BEST, SLOWER_STEPS, PlanPoint, SeedBudget, SureRates
 from planner.economics.money import Rates, energy, money
 from planner.evaluation.confidence import (
     Confidence,
@@ -60,58 +61,58 @@ class PlanEvaluator:
     each: Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]] = map
 
     @property
-    def rates(self) -> SureRates:
+    def rates(self) -> ConfirmedRates:
         """Return what simulates and finds the rates of candidates."""
-        return SureRates(self.evaluator, self.tester, self.each)
+        return ConfirmedRates(self.evaluator, self.tester, self.each)
 
     def entry(
         self,
         candidate: Candidate,
         start_per_s: float | None,
-        effort: SeedBudget,
+        budget: SeedBudget,
         guess_per_s: float | None = None,
         *,
         start_is_capacity: bool = False,
     ) -> EvaluatedPlan:
         """Return the plan at the required rate, or at its capacity: the highest rate with the required confidence.
 
-        Without a required rate, all seeds tell whether the plan is sure at the start. From there the latency curve
+        Without a required rate, all seeds decide whether the start is confirmed. From there the latency curve
         leads to a lower rate, or, if the start is not yet the capacity with one seed, to a higher one. The verdict at a
         required rate comes from the runs at and around that rate alone, as in a plan that has found the rate itself.
 
         Args:
             candidate: The candidate.
             start_per_s: A rate near the capacity that one seed meets, if known.
-            effort: The numbers of seeds.
+            budget: The numbers of seeds.
             guess_per_s: Without a start, the rate at which its search begins; by default that of a full batch.
             start_is_capacity: Whether the start is the highest rate that one seed meets, and not only near it.
         """
-        required = self._at_required(candidate, effort)
-        return self._entry(candidate, start_per_s, effort, guess_per_s, required, start_is_capacity)
+        required = self._at_required(candidate, budget)
+        return self._entry(candidate, start_per_s, budget, guess_per_s, required, start_is_capacity)
 
     def entry_that_holds(
-        self, candidate: Candidate, start_per_s: float | None, effort: SeedBudget, *, start_is_capacity: bool = False
+        self, candidate: Candidate, start_per_s: float | None, budget: SeedBudget, *, start_is_capacity: bool = False
     ) -> EvaluatedPlan | None:
         """Return the plan as `entry` does, or None if it does not meet the request.
 
         The capacity of a plan that misses the objectives at the required rate is not determined.
         """
-        required = self._at_required(candidate, effort)
-        if required is not None and not self.rates.is_sure(*required):
+        required = self._at_required(candidate, budget)
+        if required is not None and not self.rates.is_confirmed(*required):
             return None
-        found = self._entry(candidate, start_per_s, effort, None, required, start_is_capacity)
+        found = self._entry(candidate, start_per_s, budget, None, required, start_is_capacity)
         return found if found.holds else None
 
-    def _at_required(self, candidate: Candidate, effort: SeedBudget) -> tuple[PlanPoint, list[Verdict]] | None:
+    def _at_required(self, candidate: Candidate, budget: SeedBudget) -> tuple[PlanPoint, list[Verdict]] | None:
         """Return the figures at the required rate and the verdicts around it; None if no rate is required."""
         required = self.tester.nominal_per_s(candidate)
-        return None if required is None else self.rates.point_and_around(candidate, required, effort)
+        return None if required is None else self.rates.point_and_around(candidate, required, budget)
 
     def _entry(
         self,
         candidate: Candidate,
         start_per_s: float | None,
-        effort: SeedBudget,
+        budget: SeedBudget,
         guess_per_s: float | None,
         at_required: tuple[PlanPoint, list[Verdict]] | None,
         start_is_capacity: bool,
@@ -121,42 +122,43 @@ class PlanEvaluator:
         start = start_per_s or self.rates.start(candidate, guess_per_s, probes)
         is_capacity = start_per_s is None or start_is_capacity
         if at_required is None:
-            at, curve = self.rates.point_and_around(candidate, start or self.tester.floor_per_s(candidate), effort)
+            at, curve = self.rates.point_and_around(candidate, start or self.tester.floor_per_s(candidate), budget)
             seen, limit = [*probes, *curve], None
             if start is not None:
-                at, limit, curve = self.rates.surest(candidate, at, curve, seen, effort, is_capacity)
+                capacity_search = ConfirmedCapacity(self.rates, candidate, budget, is_capacity, seen)
+                at, limit, curve = capacity_search.highest(at, curve)
             bars = self.rates.bars(at.verdict, curve, at.error)
-            met = self.rates.sure(at.verdict, bars)
+            met = self.rates.meets_confidence(at.verdict, bars)
             capacity = at.requests_per_s if met else None
         else:  # a required rate gets one verdict, whatever its capacity is
             at, around = at_required
             bars = self.rates.bars(at.verdict, around, at.error)
-            met = self.rates.sure(at.verdict, bars)
-            found = self.rates.capacity_beside(candidate, start, at_required, met, effort, is_capacity)
-            capacity, limit, further = found
-            seen = [*probes, *around, *further]
+            met = self.rates.meets_confidence(at.verdict, bars)
+            capacity_search = ConfirmedCapacity(self.rates, candidate, budget, is_capacity)
+            capacity, limit = capacity_search.beside(start, at_required, met)
+            seen = [*probes, *around, *capacity_search.seen]
             if not met:
                 probes, limit = [], self.rates.missed(at.verdict, bars)
             elif capacity is not None and capacity <= at.requests_per_s:
-                probes = []  # all replicas carry a rate that one under its share missed: what it missed tells nothing
+                probes = []  # all replicas carry a rate that one under its share missed, so that miss is no evidence
         rate, details, verdict = at.requests_per_s, at.details, at.verdict
         plan = self._plan(candidate, capacity, verdict, bars, details, seen)
         if capacity is not None:
             missed, missed_per_s = missed_above(capacity, probes) or (limit, None if met else rate)
             plan = plan.model_copy(update={"limited_by": missed, "missed_requests_per_s": missed_per_s})
-        survival = self._survival(candidate, rate, effort.capacity)
+        survival = self._survival(candidate, rate, budget.capacity)
         if survival is not None:
             plan = plan.model_copy(update={"survival": survival})
         return EvaluatedPlan(candidate, rate, capacity, verdict, plan, met, survival is None or survival.met)
 
-    def is_sure(self, candidate: Candidate, rate_per_s: float) -> bool:
+    def is_confirmed(self, candidate: Candidate, rate_per_s: float) -> bool:
         """Return whether every objective is met at a rate with the required confidence and all seeds of a best plan.
 
         Only steps slower than simulated are evaluated: faster ones could only raise the confidence.
         """
         at = self.rates.point(candidate, rate_per_s, BEST)
-        slower = self.rates.shared_out(self.rates.around(candidate, (rate_per_s,), BEST.curve, SLOWER_STEPS))
-        return self.rates.is_sure(at, slower)
+        slower = self.rates.shared_out(self.rates.around(candidate, rate_per_s, BEST.curve, SLOWER_STEPS))
+        return self.rates.is_confirmed(at, slower)
 
     def _survival(self, candidate: Candidate, rate: float, n_seeds: int) -> Survival | None:
         """Return the objectives under the same load after the loss that the request names; None if it names none."""
@@ -192,10 +194,16 @@ class PlanEvaluator:
         seen: list[Verdict],
     ) -> Plan:
         facts = self.evaluator.facts(candidate)
-        sure = self.tester.confidence
+        required = self.tester.confidence
         rows = [
             SloResult.of(
-                slo, bar.value_s, bar, sure, verdict.stable, ci_level=bar.level, n_requests=n_conditioned(slo, verdict)
+                slo,
+                bar.value_s,
+                bar,
+                required,
+                verdict.stable,
+                ci_level=bar.level,
+                n_requests=n_conditioned(slo, verdict),
             )
             for slo, bar in zip(self.tester.slos, bars, strict=True)
         ]

@@ -16,10 +16,10 @@ from typing import Final, Literal
 
 from catalogs.hardware.specs import Hardware
 from catalogs.io.json_block import JsonBlock
+from planner.answer.confirmed_rates import OTHER
 from planner.answer.evaluate import PlanEvaluator
 from planner.answer.evaluated_plan import EvaluatedPlan, objective_value
 from planner.answer.plan_schema import Plan
-from planner.answer.sure_rates import OTHER
 from planner.economics.money import offer_words, rented_words
 from planner.evaluation.evaluator import RequestCounter, Verdict
 from planner.evaluation.queueing import OVERLOAD

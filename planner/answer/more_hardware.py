@@ -8,6 +8,7 @@ until one does not meet the request.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -72,15 +73,11 @@ class HardwareSizing:
         return next((least for least in tries if least is not None), None)
 
     def _first_that_holds(self, sizes: list[Hardware]) -> int:
-        """Return the number of ascending sizes below the first one that the quick search finds to hold (bisection)."""
-        low, high = 0, len(sizes)
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (middle + 1, high) if self.quick(sizes[middle]) is None else (low, middle)
-        return low
+        """Return the number of ascending sizes below the first one that the quick search finds to hold."""
+        return bisect_left(sizes, True, key=lambda size: self.quick(size) is not None)
 
     def _smallest(self, smaller: list[Hardware], hardware: Hardware, found: Candidate) -> tuple[Hardware, Candidate]:
-        """Return the least size that meets the request, with all those between it and `hardware`, which does.
+        """Return the least size such that it and every size up to `hardware`, which meets the request, meet it.
 
         `smaller` are the ascending sizes below `hardware`.
         """

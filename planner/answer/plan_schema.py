@@ -45,22 +45,22 @@ class ObjectiveRow(JsonBlock):
         slo: Slo,
         value_s: float | None,
         bars: Confidence | None = None,
-        sure: float = 0.5,
+        required: float = 0.5,
         stable: bool = True,
         **more: object,
     ) -> Self:
         """Return the row of one objective, with the keys that this kind of row has.
 
         The value is in seconds. `bars` adds its interval, the probability that the limit is met, and whether this
-        probability reaches the confidence `sure` in a run that is `stable`. `more` holds the keys that only some rows
-        have.
+        probability reaches the confidence `required` in a run that is `stable`. `more` holds the keys that only some
+        rows have.
         """
         row: dict[str, object] = {"name": slo.name, "metric": slo.metric, "stat": slo.stat, "limit_s": slo.limit_s}
         row |= {"value_s": value_s, **more}
         if bars is not None:
-            met = bool(stable and bars.probability_met >= sure)  # then the value is within the limit too
+            met = bool(stable and bars.probability_met >= required)  # then the value is within the limit too
             row |= {"ci_low_s": bars.low_s, "ci_high_s": bars.high_s, "met": met}
-            row["value_at_confidence_s"] = bars.sure_s
+            row["value_at_confidence_s"] = bars.at_confidence_s
             row["probability_met"] = bars.probability_met if math.isfinite(bars.probability_met) else 0.0
         return cls.model_validate({key: value for key, value in row.items() if key in cls.model_fields})
 

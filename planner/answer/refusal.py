@@ -11,13 +11,13 @@ from typing import Final
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.words import percent, rate, seconds
-from planner.answer.candidate_search import tester_of
+from planner.answer.candidate_search import distance_of, tester_of
+from planner.answer.confirmed_rates import BEST
 from planner.answer.evaluate import PlanEvaluator
 from planner.answer.evaluated_plan import EvaluatedPlan
 from planner.answer.more_hardware import HardwareSizing, SearchOn, more_of
 from planner.answer.plan_schema import Memory, Plan, SloResult
 from planner.answer.schema import Refusal, Suggestion
-from planner.answer.sure_rates import BEST
 from planner.evaluation.api_processes import api_server_variants
 from planner.evaluation.capacity import TOLERANCE
 from planner.evaluation.evaluator import SHORT_RUN_MARGIN, Evaluator
@@ -29,7 +29,7 @@ from planner.problem.request import LEAST_CONFIDENCE, PlanRequest
 from planner.problem.slo import Slo, parse_slos, rounded_up, seconds_text
 from planner.search.candidate_tester import UNSTABLE, Outcome
 from planner.space.bounds import MEMORY, NOT_ADMITTED, NOT_RENTED, REQUEST_LENGTH, Discard
-from planner.space.candidates import candidates, distance_from_defaults
+from planner.space.candidates import candidates
 
 #: Weight dtypes to try, widest first.
 NARROWER: Final = ("fp8", "int4")
@@ -205,7 +205,7 @@ class Refuser:
             pairs = zip(self.request.slos, entry.plan.slo, strict=True)
             text = ",".join(_relaxed(slo, row, margin) for slo, row in pairs)
             tester = replace(self.plan_evaluator.tester, slos=parse_slos(text.split(",")))
-            if replace(self.plan_evaluator, tester=tester).is_sure(entry.candidate, entry.requests_per_s):
+            if replace(self.plan_evaluator, tester=tester).is_confirmed(entry.candidate, entry.requests_per_s):
                 yield Suggestion.simulated("slo", f"objectives of {text}", text)
                 break
 
@@ -313,14 +313,13 @@ def _closest(
     discards: Sequence[tuple[Candidate, Discard]], outcomes: Sequence[Outcome], evaluator: Evaluator
 ) -> tuple[Candidate, Discard | None] | None:
     """Return the candidate closest to its limit: simulated candidates first, then latency bounds, then memory."""
-
-    def own_distance(candidate: Candidate) -> tuple[int, ...]:
-        return distance_from_defaults(candidate, evaluator.names_of(candidate))
-
     if outcomes:
         return least_missed(outcomes, evaluator.fluid_requests_per_s), None
     never_started = (MEMORY, REQUEST_LENGTH)
-    over = [(d.constraint in never_started, round(d.value / d.limit, 2), own_distance(c), c, d) for c, d in discards]
+    over = [
+        (d.constraint in never_started, round(d.value / d.limit, 2), distance_of(c, evaluator), c, d)
+        for c, d in discards
+    ]
     if not over:
         return None
     *_, candidate, discard = min(over, key=lambda item: item[:4])

@@ -25,8 +25,7 @@ from catalogs.economics.prices import (
     offers_by_region,
 )
 from catalogs.io.json_block import JsonBlock
-
-SECONDS_PER_HOUR: Final = 3600.0
+from catalogs.units import HOUR_S
 
 HOURS_PER_YEAR: Final = 365.25 * 24
 
@@ -114,7 +113,7 @@ def money(rates: Rates, price: Price | None) -> Money:
     """Return the cost per hour, month, year and request, and per million tokens at these rates, US dollars."""
     if price is None:
         return Money(None, None, None, None, None)
-    per_s = price.usd_per_hour / SECONDS_PER_HOUR
+    per_s = price.usd_per_hour / HOUR_S
     where = " ".join(part for part in (price.cloud, *(i.instance for i in price.instances), price.region) if part)
     only = price.instances[0] if len(price.instances) == 1 else None
     return Money(
@@ -259,7 +258,7 @@ def _price_line(price: Price, tokens_per_s: tuple[float, float], kwh_per_million
     located = locate_grid(price)
     grid = located.grid if located.known else None
     grams = None if grid is None or kwh_per_million is None else kwh_per_million * grid.gco2e_per_kwh
-    per_s = price.usd_per_hour / SECONDS_PER_HOUR
+    per_s = price.usd_per_hour / HOUR_S
     only = price.instances[0] if len(price.instances) == 1 else None
     return PriceLine(
         cloud=price.cloud or None,

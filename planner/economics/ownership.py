@@ -17,7 +17,8 @@ from catalogs.errors import InputError
 from catalogs.io.input_files import is_file
 from catalogs.io.json_block import JsonBlock
 from catalogs.io.yaml_files import read_yaml, validate_as
-from planner.economics.money import HOURS_PER_YEAR, SECONDS_PER_HOUR, per_million
+from catalogs.units import HOUR_S
+from planner.economics.money import HOURS_PER_YEAR, per_million
 
 EXAMPLE: Final = "capex=250000,years=4,power-price=0.08,pue=1.3,utilisation=0.6"
 
@@ -141,7 +142,7 @@ def owned_cost(
     energy = u * busy + (1 - u) * idle
     total = fixed + energy
     share, payback, never = (None, None, None) if rent is None else _against(owned, rent, (fixed, busy, idle))
-    per_s = total / SECONDS_PER_HOUR / u
+    per_s = total / HOUR_S / u
     return OwnedCost(
         capital_usd_per_hour=owned.capital_usd_per_hour,
         upkeep_usd_per_hour=owned.upkeep_usd_per_hour,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from catalogs.io.json_block import JsonBlock
-from planner.economics.money import SECONDS_PER_HOUR
+from catalogs.units import HOUR_S
 
 #: Required share of the time in which enough units are available, spares included.
 SURE: Final = 0.99
@@ -72,7 +72,7 @@ def spot_effect(fleet: SpotFleet, per_instance_hour: float, recovery_s: float) -
     """
     units = fleet.units
     per_unit_hour = per_instance_hour * fleet.instances / units
-    per_unit_s = per_unit_hour / SECONDS_PER_HOUR
+    per_unit_s = per_unit_hour / HOUR_S
     up = 1.0 / (1.0 + per_unit_s * recovery_s)
     spares = spares_needed(units, up)
     hit = 1.0 - math.exp(-per_unit_s * fleet.e2e_mean_s)
@@ -82,7 +82,7 @@ def spot_effect(fleet: SpotFleet, per_instance_hour: float, recovery_s: float) -
         interruptions_per_hour=per_unit_hour * units,
         available_fraction=up,
         all_up_fraction=up**units,
-        hit_requests_per_hour=hit * fleet.requests_per_s * SECONDS_PER_HOUR,
+        hit_requests_per_hour=hit * fleet.requests_per_s * HOUR_S,
         hit_fraction=hit,
         extra_work_fraction=_LOST_SHARE * hit,
         effective_capacity_requests_per_s=None if capacity is None else capacity * up / (1 + _LOST_SHARE * hit),

@@ -136,7 +136,8 @@ class Confidence:
         high_s: Upper end, seconds; infinite if slower steps would let the queue grow without limit.
         probability_met: Probability that the true value meets the limit.
         level: Level of the interval.
-        sure_s: The value that the true value does not exceed with the answer's confidence, seconds; None if unknown.
+        at_confidence_s: The value that the true value does not exceed with the answer's confidence, seconds; None:
+            unknown.
     """
 
     value_s: float
@@ -144,7 +145,7 @@ class Confidence:
     high_s: float
     probability_met: float
     level: float = LEVEL
-    sure_s: float | None = None
+    at_confidence_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,23 +224,27 @@ def interval_level(confidence: float) -> float:
     return max(LEAST_LEVEL, 2 * confidence - 1)
 
 
-def confidence(verdict: Verdict, curve: LatencyCurve, slo: Slo, error: StatedError, sure: float = LEVEL) -> Confidence:
-    """Return the error bars of a verdict; `curve` is the latency curve around its rate, `sure` the confidence.
+def confidence(
+    verdict: Verdict, curve: LatencyCurve, slo: Slo, error: StatedError, required: float = LEVEL
+) -> Confidence:
+    """Return the error bars of a verdict.
+
+    `curve` is the latency curve around its rate, and `required` the confidence of the answer.
 
     An objective on a metric that no request has, such as the time per token of one-token outputs, is met for certain.
     """
-    value_s, level = verdict.value_s(slo), interval_level(sure)
+    value_s, level = verdict.value_s(slo), interval_level(required)
     if not math.isfinite(value_s):  # no sample has the metric, or a request was never answered
         return Confidence(value_s, value_s, value_s, float(math.isnan(value_s)), level, value_s)
     spread = Spread.of(verdict.observations, slo, error)
     at_rate = curve.through(verdict, slo)
     values = PossibleValues.of(at_rate, verdict.simulated_per_s, spread, stable=verdict.stable)
-    found = replace(values, simulated_s=value_s).confidence(slo, sure, level)
-    return found if verdict.stable else replace(found, probability_met=0.0, sure_s=math.inf)
+    found = replace(values, simulated_s=value_s).confidence(slo, required, level)
+    return found if verdict.stable else replace(found, probability_met=0.0, at_confidence_s=math.inf)
 
 
 def confidence_at_levels(
-    value_s: float, values_s: FloatArray, noise: float, slo: Slo, sure: float, levels: Sequence[float] = LEVELS
+    value_s: float, values_s: FloatArray, noise: float, slo: Slo, required: float, levels: Sequence[float] = LEVELS
 ) -> Confidence:
     """Return the error bars of level LEVEL of a value that was simulated at some levels of the stated error as well.
 
@@ -248,12 +253,12 @@ def confidence_at_levels(
         values_s: The values at the levels, seconds. Shape (levels,).
         noise: Standard error of the value's logarithm over SEEDS seeds.
         slo: The objective.
-        sure: The confidence of the answer.
+        required: The confidence of the answer.
         levels: The levels, ascending; they contain both ends of the interval.
     """
     if not math.isfinite(value_s):
         return Confidence(value_s, value_s, value_s, float(math.isnan(value_s)), LEVEL, value_s)
-    return PossibleValues.at_levels(value_s, values_s, noise, levels).confidence(slo, sure, LEVEL)
+    return PossibleValues.at_levels(value_s, values_s, noise, levels).confidence(slo, required, LEVEL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,12 +304,12 @@ class PossibleValues:
         between = np.interp(_EQUALLY_LIKELY, levels, logs)
         return cls(np.where(between < math.log(_ENDLESS_S), between, np.inf), noise, SEEDS, simulated_s)
 
-    def confidence(self, slo: Slo, sure: float, level: float) -> Confidence:
-        """Return the error bars of an objective: an interval of a level, and the value with which it is `sure`."""
+    def confidence(self, slo: Slo, required: float, level: float) -> Confidence:
+        """Return the error bars of an objective: an interval of a level, and the value at a confidence."""
         low_s = min(self.quantile_s((1 - level) / 2), self.simulated_s)
         high_s = self.quantile_s((1 + level) / 2)
         met = self.share_within(slo.limit_s)
-        return Confidence(self.simulated_s, low_s, high_s, met, level, self.quantile_s(sure))
+        return Confidence(self.simulated_s, low_s, high_s, met, level, self.quantile_s(required))
 
     def share_within(self, limit_s: float) -> float:
         """Return the probability that the true value is at most a limit in seconds."""
@@ -340,7 +345,7 @@ def probability_met(curve: LatencyCurve, slo: Slo, rate_per_s: float, spread: Sp
     return PossibleValues.of(curve, rate_per_s, spread).share_within(slo.limit_s)
 
 
-def sure_rate_per_s(
+def confident_rate_per_s(
     curve: LatencyCurve, slo: Slo, highest_per_s: float, spread: Spread, confidence: float
 ) -> float | None:
     """Return the highest rate up to `highest_per_s` that meets the limit with this confidence; None if none does."""

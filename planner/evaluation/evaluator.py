@@ -84,7 +84,8 @@ class Observation:
 
     Attributes:
         load: The load of the run.
-        samples_s: Samples by metric (ttft, tpot, itl, e2e), one per request or token, seconds. Each has shape (n,).
+        samples_s: Samples by name in LATENCY_METRICS, one per request, token gap, session or task, seconds. Each has
+            shape (n,).
         n_measured: Requests in the window.
         growth_fraction: Growth of the requests in the system over the window, as a share of the arrivals in it.
         joules_per_output_token: Energy of all accelerators and hosts, at the socket, with those that are rented and

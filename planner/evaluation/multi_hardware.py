@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
 from calibration.accuracy.stated_error import StatedError
 from calibration.bundles.bundle import calibration_source
 from calibration.operators.cost import ROOFLINE
 from catalogs.deployments.resolve import CatalogLookup
-from catalogs.economics.prices import Price
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
@@ -24,7 +23,7 @@ from planner.problem.candidate import Candidate
 from planner.problem.hardware_choice import choose_hardware, is_any, is_one
 from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest
-from planner.problem.tariff import least_price, require_price
+from planner.problem.tariff import least_or_given_price, require_price
 from planner.space.bounds import Discard, RentalBound
 from simulator.cluster.compiled import SAMPLE_STEP
 from simulator.layers.shard import Shard
@@ -186,11 +185,10 @@ def _open_choice(request: PlanRequest, named: Hardware | None) -> HardwareChoice
     """
     tariff, anything = request.tariff, is_any(request.hardware)
 
-    def price_of(hardware: Hardware) -> Price | None:
-        return least_price(hardware, tariff) if tariff.usd_per_hour is None else Price.user(tariff.usd_per_hour)
-
     needs_price, budget = request.objective == "cost", request.max_usd_per_hour
-    found = choose_hardware(request.hardware, price_of, needs_price, budget, named, request.engine)
+    found = choose_hardware(
+        request.hardware, partial(least_or_given_price, tariff=tariff), needs_price, budget, named, request.engine
+    )
     notices, evaluators = list(found.notices), dict[Hardware, SimulatedEvaluator]()
     bare = [hardware for hardware in found.hardware if calibration_source(hardware.accelerator) is None]
     left_out = bare if anything and len(bare) < len(found.hardware) else []

@@ -91,7 +91,7 @@ class WindowStatistics:
 
 @dataclass(frozen=True, slots=True)
 class RequestWindow:
-    """The requests of a run that statistics are taken over; implements planner.problem.latency_metrics.RunWindow."""
+    """The requests of a run that statistics are taken over; implements planner.problem.latency_metric.RunWindow."""
 
     run: Run
     requests: BoolArray  # shape (n,)

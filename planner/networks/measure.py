@@ -12,8 +12,9 @@ from catalogs.arrays import FloatArray
 from catalogs.economics.electricity import DEFAULT_PUE
 from catalogs.economics.locations import locate_grid
 from catalogs.ui.words import counted, gigabytes, percent
+from catalogs.units import HOUR_S
 from planner.answer.plan_schema import SloResult, Stats
-from planner.economics.money import JOULES_PER_KWH, SECONDS_PER_HOUR, Rates, money
+from planner.economics.money import JOULES_PER_KWH, Rates, money
 from planner.evaluation.confidence import SEEDS, Confidence
 from planner.networks.assess import JobAssessor
 from planner.networks.candidate import JobCandidate, price_of
@@ -147,14 +148,14 @@ class PlanBuilder:
             deployment=evaluator.deployment(candidate).model_dump(mode="json"),
             words=candidate.words,
             requests_per_s=rate,
-            units_per_hour=units_per_s * SECONDS_PER_HOUR,
+            units_per_hour=units_per_s * HOUR_S,
             capacity_requests_per_s=capacity,
             capacity_users=users,
             limited_by=self._limited_by(candidate, capacity, bars),
             metrics=_metrics(plain, service.seconds(candidate.setup)),
             slo=[SloResult.of(slo, b.value_s, b, request.confidence, ci_level=b.level) for slo, b in bars.items()],
             cost=cost,
-            usd_per_unit=None if cost.usd_per_hour is None else cost.usd_per_hour / (units_per_s * SECONDS_PER_HOUR),
+            usd_per_unit=None if cost.usd_per_hour is None else cost.usd_per_hour / (units_per_s * HOUR_S),
             energy=self._energy(candidate, joules, rate),
             memory=self._memory(candidate),
             stages=self._stages(candidate),
@@ -183,7 +184,7 @@ class PlanBuilder:
         for share in _LOADS:
             rate = share * capacity
             seen = evaluator.observe(candidate, rate, 1.0, self.assessor.request.seed, _CURVE_JOBS)
-            units_per_hour = rate * items * SECONDS_PER_HOUR
+            units_per_hour = rate * items * HOUR_S
             found.append(
                 LoadPoint(
                     requests_per_s=rate,
@@ -201,7 +202,7 @@ class PlanBuilder:
             return None
         evaluator = self.assessor.evaluator
         load = capacity * evaluator.slowdown(candidate) / evaluator.fluid_per_s(candidate)
-        nearest = max(bars, key=lambda slo: (bars[slo].sure_s or 0.0) / slo.limit_s)
+        nearest = max(bars, key=lambda slo: (bars[slo].at_confidence_s or 0.0) / slo.limit_s)
         return "every replica is busy with full batches" if load > _FULL else f"{nearest.name} near its limit"
 
     def _energy(self, candidate: JobCandidate, joules_per_job: float, rate: float) -> UnitEnergy:
@@ -264,7 +265,9 @@ class PlanBuilder:
         if candidate.setup.offload:
             found.append("weights are offloaded to the host between stages; the time of these transfers is not counted")
         if users == self.most_users:
-            found.append(f"it may hold more than {counted(self.most_users, 'user')}: more are not simulated")
+            found.append(
+                f"the plan may serve more than {counted(self.most_users, 'user')}; larger numbers are not simulated"
+            )
         return list(dict.fromkeys(found))
 
 

@@ -6,16 +6,16 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
-from catalogs.economics.prices import Price
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
 from catalogs.networks.files import load_network
 from catalogs.ui.words import counted, digits
+from catalogs.units import HOUR_S
 from planner.answer.schema import SearchSummary
-from planner.economics.money import SECONDS_PER_HOUR
 from planner.networks.assess import JobAssessor, NetworkOutcome
 from planner.networks.evaluation import JobEvaluator
 from planner.networks.measure import PlanBuilder, SizedCandidate
@@ -29,7 +29,7 @@ from planner.networks.service import JobService
 from planner.networks.space import make_space
 from planner.problem.hardware_choice import choose_hardware, is_any, is_one
 from planner.problem.reproduction import digest
-from planner.problem.tariff import least_price, require_price
+from planner.problem.tariff import least_or_given_price, require_price
 from planner.search.study import SearchSettings, need_storage
 
 N_ALTERNATIVES: Final = 2
@@ -78,11 +78,10 @@ class NetworkPlanner:
         request, tariff = self.request, self.request.tariff
         named = parse_hardware(request.hardware) if is_one(request.hardware) else None
 
-        def price_of(hardware: Hardware) -> Price | None:
-            return least_price(hardware, tariff) if tariff.usd_per_hour is None else Price.user(tariff.usd_per_hour)
-
         budget = request.max_usd_per_hour
-        found = choose_hardware(request.hardware, price_of, request.objective == "cost", budget, named)
+        found = choose_hardware(
+            request.hardware, partial(least_or_given_price, tariff=tariff), request.objective == "cost", budget, named
+        )
         self.notices += found.notices
         if named is not None:
             require_price(named, tariff)
@@ -289,7 +288,7 @@ def _rows(planner: NetworkPlanner, winners: Sequence[SizedCandidate]) -> list[Ne
             words=found.candidate.words,
             requests_per_s=found.requests_per_s,
             usd_per_hour=(usd := planner.assessor.usd_per_hour(found.candidate)),
-            usd_per_unit=None if usd is None else usd / (found.requests_per_s * SECONDS_PER_HOUR * units),
+            usd_per_unit=None if usd is None else usd / (found.requests_per_s * HOUR_S * units),
         )
         for found in winners
     ]

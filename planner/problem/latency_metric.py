@@ -32,8 +32,8 @@ class RunWindow(Protocol):
     def per_request(self, values_s: FloatArray, where: BoolArray | None = None) -> FloatArray:
         """Return the values of the requests in the window for which `where` holds (None: all of them), in seconds.
 
-        Both arrays have shape (n,), one value per request of the run. A value that is NaN, because its request was
-        never served so far, becomes infinite.
+        Both arrays have shape (n,), one value per request of the run. A value that is NaN, because its request
+        never got that far, becomes infinite.
         """
 
     def token_gaps_s(self) -> FloatArray:

@@ -104,6 +104,11 @@ def table_price(need: RentalNeed, tariff: Tariff) -> Price | None:
     return _read(need, tariff, tariff.committed)
 
 
+def least_or_given_price(hardware: Hardware, tariff: Tariff) -> Price | None:
+    """Return the price that the user gives, or else the least price of hardware; None if it is unknown."""
+    return least_price(hardware, tariff) if tariff.usd_per_hour is None else Price.user(tariff.usd_per_hour)
+
+
 def least_price(hardware: Hardware, tariff: Tariff) -> Price | None:
     """Return the least that all accelerators of `hardware` can cost, each in any instance; None if unknown.
 

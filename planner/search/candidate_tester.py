@@ -106,8 +106,8 @@ class Assess(Protocol):
 class CandidateTester:
     """Runs candidates with one seed against the objectives: every candidate gets the same requests.
 
-    An objective counts as met if it is met with the required confidence: the run has the steps, and the verdict the
-    latencies, that are as slow as the stated error has them at that probability level.
+    An objective counts as met if it is met with the required confidence: the run uses step times, and the verdict
+    latencies, that are multiplied by the stated error at that probability level.
 
     Attributes:
         evaluator: Simulates the candidates.

@@ -40,7 +40,7 @@ LIKELY_RATIO: Final = 2.0
 _ROUNDING: Final = 1e-9
 
 #: Factor between the first two rates of the search for a capacity that starts from that of a known plan.
-CLOSE_STEP: Final = 1.1
+STEP_FROM_KNOWN: Final = 1.1
 
 #: The share of the saturation rate at which the energy of a candidate without a required load is estimated.
 FULL_LOAD: Final = 0.8
@@ -170,7 +170,7 @@ class CapacityRace:
         better_per_s = self._break_even_per_s(candidate, best) * (1 + HALF_TIE)
         above = tester.race(candidate, max(better_per_s, tester.held_per_s(candidate) or 0.0))
         if above.met:
-            return self._scored(tester.capacity(candidate, above, above.requests_per_s * CLOSE_STEP))
+            return self._scored(tester.capacity(candidate, above, above.requests_per_s * STEP_FROM_KNOWN))
         if tied is None:
             return tester.refuse(candidate, best, above)
         rate, ratio, binding = tied.requests_per_s, tied.ratio, tied.worst.name
@@ -314,7 +314,7 @@ class LowestEnergy:
             if tester.ruled_out(candidate, floor):
                 return tester.refuse(candidate, None, floor)
 
-        start, step = tester.start_per_s(candidate, best), WIDEN if best is None else CLOSE_STEP
+        start, step = tester.start_per_s(candidate, best), WIDEN if best is None else STEP_FROM_KNOWN
         probe = partial(tester.probe, candidate, n_requests=sizes.full)
         hopeless = partial(tester.hopeless, candidate) if best is None else None
         rate = find_capacity(probe, start, floor, _RATE_TOLERANCE, hopeless, step).requests_per_s

@@ -60,7 +60,7 @@ def interleaved(*orders: Sequence[Candidate]) -> list[Candidate]:
 def twins_last(
     candidates: Sequence[Candidate], estimates: Callable[[Candidate], Sequence[float]], tolerance: float
 ) -> list[Candidate]:
-    """Return the candidates with those at the end that an earlier one of the same order makes superfluous.
+    """Return the candidates, with those moved to the end that an earlier one makes redundant.
 
     Two candidates are twins if they differ only in `max_num_seqs` or in API servers, and none of their estimates
     differs by more than `tolerance`: what differs is not expected to limit them. A search has few trials, which are

@@ -19,7 +19,7 @@ from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock, every_key_set
 from catalogs.ui.charts import number_text
 from catalogs.ui.words import human_s, percent
-from planner.economics.money import SECONDS_PER_HOUR
+from catalogs.units import HOUR_S
 from planner.evaluation.evaluator import Evaluator, apply_bounds
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.evaluation.workload_statistics import WorkloadBlock, run_sizes
@@ -218,7 +218,7 @@ class ParetoAnswer:
             words=point.candidate.words,
             hardware=hardware.text,
             requests_per_s=point.requests_per_s,
-            usd_per_hour=point.usd_per_s * SECONDS_PER_HOUR if priced else None,
+            usd_per_hour=point.usd_per_s * HOUR_S if priced else None,
             values=dict(zip((a.name for a in self.axes), sample.values, strict=True)),
             n_requests=sample.n_requests,
             **more,

@@ -14,7 +14,8 @@ from typing import Final
 import numpy as np
 
 from catalogs.arrays import FloatArray
-from planner.economics.money import JOULES_PER_KWH, MILLION, SECONDS_PER_HOUR
+from catalogs.units import HOUR_S
+from planner.economics.money import JOULES_PER_KWH, MILLION
 from planner.evaluation.confidence import allowance_for
 from planner.evaluation.evaluator import (
     CLEARLY_MISSED_GROWTH,
@@ -244,7 +245,7 @@ def points_under_load(
     if not left:
         return ()
     hourly = {c: prices.usd_per_hour(c) for c in left}
-    usd = {c: (c.hardware.n_accelerators if h is None else h) / SECONDS_PER_HOUR for c, h in hourly.items()}
+    usd = {c: (c.hardware.n_accelerators if h is None else h) / HOUR_S for c, h in hourly.items()}
     if requests_per_s is not None:
         return tuple(ParetoCandidate(c, 1.0, requests_per_s, usd[c]) for c in left)
     most = max(evaluator.fluid_requests_per_s(c) / usd[c] for c in left)

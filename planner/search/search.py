@@ -161,9 +161,16 @@ def search(
     }
     names = ("layout", "max_num_seqs", "max_num_batched_tokens")
     study = CandidateStudy(names, by_params, settings, sampler)
-    run = _Run(candidates, lookahead or SerialLookahead(assess), study, outclassed or (lambda _c, _b: False), safest)
-    run.enough, run.settled = enough, settled
-    run.planned = min(len(candidates), settings.n_trials)
+    run = _Run(
+        candidates,
+        lookahead or SerialLookahead(assess),
+        study,
+        outclassed or (lambda _c, _b: False),
+        safest,
+        enough=enough,
+        settled=settled,
+        planned=min(len(candidates), settings.n_trials),
+    )
     with storage_faults(settings):
         try:
             run.run(progress)

@@ -23,7 +23,8 @@ from catalogs.deployments.autoscaling import Autoscaling, ColdStart, parse_autos
 from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock, every_key_set
 from catalogs.ui.terminal import Line, status_line
-from catalogs.ui.words import HOUR_S, digits, hours_text, human_s, percent, rate, seconds
+from catalogs.ui.words import digits, hours_text, human_s, percent, rate, seconds
+from catalogs.units import HOUR_S
 from catalogs.workloads.request_set import RequestSet
 from planner.answer.plan_schema import Plan, SloResult
 from planner.economics.money import JOULES_PER_KWH

@@ -27,8 +27,8 @@ from catalogs.ui.terminal import Line
 from catalogs.ui.words import digits
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import Workload
+from planner.answer.confirmed_rates import MOST_REPLICAS
 from planner.answer.plan_schema import Plan, SloResult
-from planner.answer.sure_rates import MOST_REPLICAS
 from planner.evaluation.confidence import (
     LEVEL,
     LEVELS,

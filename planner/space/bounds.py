@@ -114,7 +114,7 @@ def memory_discard(memory: MemoryPlan, longest_request_tokens: int, states_lengt
     shortest = min(SHORTEST_SEQUENCE_TOKENS, memory.max_model_len)
     if longest < min(longest_request_tokens, memory.max_model_len) or longest < shortest:
         need = max(longest_request_tokens, shortest)
-        why = f"the KV cache holds one sequence of {longest} tokens, a request needs {need}"
+        why = f"the KV cache holds a sequence of at most {longest} tokens, but a request needs {need}"
         return Discard(MEMORY, why, float(need), float(max(longest, 1)))
     return None
 

@@ -25,7 +25,8 @@ from catalogs.deployments.layout import Role
 from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock
 from catalogs.ui.terminal import ProgressCallback
-from catalogs.ui.words import HOUR_S, exact_duration
+from catalogs.ui.words import exact_duration
+from catalogs.units import HOUR_S
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer, chosen
 from planner.evaluation.confidence import LEVEL, allowance_for

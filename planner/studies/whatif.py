@@ -14,9 +14,9 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.io.json_block import JsonBlock
 from catalogs.io.yaml_files import validate_as
 from catalogs.ui.words import counted, digits, human_s, sure_percent
+from planner.answer.confirmed_rates import BEST, OTHER, SeedBudget
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
-from planner.answer.sure_rates import BEST, OTHER, SeedBudget
 from planner.economics.money import offer_words
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.problem.candidate import Candidate
@@ -109,7 +109,7 @@ def what_if_today(deployment: Deployment, request: PlanRequest, changes: Changes
     return _compared(today.request, plan, replace(changes, keys=keys), "", OTHER)
 
 
-def _compared(base: PlanRequest, plan: Plan, changes: Changes, caution: str, effort: SeedBudget) -> WhatIf:
+def _compared(base: PlanRequest, plan: Plan, changes: Changes, caution: str, budget: SeedBudget) -> WhatIf:
     """Return the changed plan compared with a plan that was made for the request `base`."""
     request = _request(base, plan, changes)
     written = _written(plan, changes)
@@ -128,7 +128,7 @@ def _compared(base: PlanRequest, plan: Plan, changes: Changes, caution: str, eff
         return WhatIf(PlanComparison(tuple(differs), ()), (reason,), None)
     same = (changes.hardware, changes.workload) == (None, None) and not changes.keys.keys() - {"engine"}
     start_per_s = plan.capacity_requests_per_s if same else None  # the rate alone does not change the capacity
-    changed = found.entry(start_per_s, effort).plan
+    changed = found.entry(start_per_s, budget).plan
     billed = _billed(changed, candidate, request)
     notes = (*filter(None, [caution]), *_notes(plan, changed, evaluator.request), *billed)
     comparison = PlanComparison(tuple(differs), tuple(figures(plan, changed)), notes)

@@ -11,9 +11,9 @@ from catalogs.deployments.resolve import resolve_pools
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
+from planner.answer.confirmed_rates import SeedBudget
 from planner.answer.evaluate import PlanEvaluator
 from planner.answer.evaluated_plan import EvaluatedPlan
-from planner.answer.sure_rates import SeedBudget
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.evaluation.workload_statistics import run_sizes
 from planner.problem.candidate import ENCODER_POOL, WHOLE, Candidate, DeploymentOverrides, Split
@@ -90,9 +90,9 @@ class WrittenDeployment:
                 return f"{where}{found.reason}"
         return None
 
-    def entry(self, start_per_s: float | None, effort: SeedBudget) -> EvaluatedPlan:
+    def entry(self, start_per_s: float | None, budget: SeedBudget) -> EvaluatedPlan:
         """Return the simulated plan; see `PlanEvaluator.entry`."""
-        return PlanEvaluator(self.evaluator, self.tester, self.prices).entry(self.candidate, start_per_s, effort)
+        return PlanEvaluator(self.evaluator, self.tester, self.prices).entry(self.candidate, start_per_s, budget)
 
 
 def _tester(evaluator: SimulatedEvaluator) -> CandidateTester:

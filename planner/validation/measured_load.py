@@ -19,7 +19,7 @@ from calibration.accuracy.measured_summary import MeasuredSummary
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.workloads.request_set import RequestSet
-from planner.answer.sure_rates import MOST_REPLICAS
+from planner.answer.confirmed_rates import MOST_REPLICAS
 from planner.evaluation.confidence import SEEDS, Factors, interval, log_noise
 from planner.evaluation.evaluator import Load, Observation, pooled_value_s, pooled_waiting_share
 from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, observe_window

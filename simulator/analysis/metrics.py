@@ -18,6 +18,7 @@ from catalogs.arrays import FloatArray, IntArray
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.statistics import QUANTILES, statistics
 from catalogs.ui.words import percent
+from catalogs.units import HOUR_S
 from simulator.analysis.energy import PoolEnergy, pool_totals, pool_uses, power_and_energy
 from simulator.cluster.parallel import beside
 from simulator.cluster.run import Run
@@ -362,9 +363,6 @@ def speculative_line(block: dict[str, Any]) -> str:
         f"accepted; step time: drafting {percent(block['drafting_fraction'])}, "
         f"the target {percent(block['target_fraction'])}"
     )
-
-
-HOUR_S = 3600.0
 
 
 def fleet_metrics(run: Run) -> dict[str, Any]:

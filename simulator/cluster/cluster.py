@@ -44,7 +44,10 @@ class Controller(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of a run; fast_forward, fast_path, check_laws, processes and spread do not change its results."""
+    """The options of a run.
+
+    fast_forward, fast_path, check_invariants, processes and spread do not change its results.
+    """
 
     fast_forward: bool = True
     fast_path: bool = True  # plain runs use simulator/engine/fast_path.py
@@ -53,7 +56,7 @@ class RunOptions:
     router_staleness_s: float = 0.0  # between two collections of replica signals; 0: routers see current signals
     retries: Retries | None = None  # of requests that were lost; None: immediately and without limit
     horizon_s: float | None = None  # the time at which the run stops, even if requests are unfinished
-    check_laws: bool = False  # check every invariant after every schedule (slow)
+    check_invariants: bool = False  # check every invariant after every schedule (slow)
     transfer: TransferLinks | None = None  # None: transfers take no time
     hand_over: DisaggregationPolicy = field(default_factory=DisaggregationPolicy)  # between prefill and decode pools
     controllers: tuple[Controller, ...] = ()
@@ -78,7 +81,9 @@ class Cluster:
         self._adapters = None if requests.adapters is None else requests.adapters.tolist()
         self._models = None if requests.requested_models is None else requests.requested_models.tolist()
         self.transfer: InstantTransfer | LinkTraffic = (
-            options.transfer.start(self.clock, options.check_laws) if options.transfer else InstantTransfer(self.clock)
+            options.transfer.start(self.clock, options.check_invariants)
+            if options.transfer
+            else InstantTransfer(self.clock)
         )
         self._kv_pools = kv_pools(pools)
         self.pools = [self._open(number, pool) for number, pool in enumerate(pools)]
@@ -134,7 +139,7 @@ class Cluster:
             on_finish=self._finished,
             hand_over={"prefill": self._hand_over, "encode": self._send_embeddings}.get(pool.role),
             fast_forward=self.options.fast_forward,
-            check=check_schedule if self.options.check_laws else None,
+            check=check_schedule if self.options.check_invariants else None,
             event_log=self.options.journal,
             shared_links=self.transfer.shared_links(number),
             kv_pool=self._kv_pools.get(pool.model) if pool.rules.offload and pool.rules.offload.shared else None,
@@ -244,7 +249,7 @@ class Cluster:
         horizon_s = self.options.horizon_s
         self.clock.run(None if horizon_s is None else self.clock.at(horizon_s, LAST))
         if horizon_s is None:
-            if self.options.check_laws:
+            if self.options.check_invariants:
                 self._check_end()
             return
         for replica in self.replicas:

@@ -17,7 +17,7 @@ from catalogs.deployments.layout import Role
 from catalogs.deployments.resolve import resolve, resolve_pools
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment, Disaggregation, EncoderPool
-from catalogs.engines.profile import HostTimes, KvTransfer
+from catalogs.engines.profile import HostTimes, TransferMoment
 from catalogs.errors import InputError
 from catalogs.hardware.host_copies import copy_rates
 from catalogs.units import GIGA
@@ -116,7 +116,7 @@ class CompiledFleet:
     deployments: tuple[CompiledDeployment, ...]
     transfer_bytes_per_s: float | None = None
     hand_over: DisaggregationPolicy = field(default_factory=DisaggregationPolicy)
-    transfer: KvTransfer = "at_end"
+    transfer: TransferMoment = "at_end"
     transfer_queues: int | None = None
     embedding_bytes_per_s: float | None = None
 

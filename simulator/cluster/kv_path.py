@@ -13,7 +13,7 @@ from itertools import product, starmap
 from catalogs.deployments.encoder_pools import embedding_bytes
 from catalogs.deployments.layout import Role
 from catalogs.deployments.resolved import ResolvedDeployment
-from catalogs.engines.profile import KvTransfer
+from catalogs.engines.profile import TransferMoment
 from simulator.cluster.compiled import CompiledDeployment, CompiledFleet
 from simulator.cluster.kv_transfer import LinkLoad, Links, TransferLinks, TransferPath
 from simulator.costs.link_use import CollectiveLinkUse
@@ -38,7 +38,7 @@ class RankPath:
     source_bytes_per_s: float  # per accelerator
     target_bytes_per_s: float
     latency_s: float
-    moment: KvTransfer = "at_end"
+    moment: TransferMoment = "at_end"
     chunk_tokens: int = 1  # prompt tokens per step
     drafter_bytes_per_token: float = 0.0  # additional bytes of the drafter's cache on one accelerator
 

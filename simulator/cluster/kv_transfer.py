@@ -145,10 +145,10 @@ class TransferLinks:
         pools = {pool for pair in self.paths for pool in pair}
         return {pool: [direction for direction, of in ends if pool in of] for pool in pools}
 
-    def start(self, clock: Clock, check_laws: bool) -> LinkTraffic:
+    def start(self, clock: Clock, check_invariants: bool) -> LinkTraffic:
         """Return the transfers of a run that begins."""
         self.names, self.was_slowed = {}, False
-        return LinkTraffic(self, clock, check_laws)
+        return LinkTraffic(self, clock, check_invariants)
 
     def name(self, replica: Replica) -> tuple[Hashable, ...]:
         """Return the names of a replica's own link, which a fault may degrade, and of the links that it shares."""
@@ -161,10 +161,10 @@ class TransferLinks:
 class LinkTraffic:
     """The transfers in flight on the links of one run."""
 
-    def __init__(self, links: TransferLinks, clock: Clock, check_laws: bool) -> None:
+    def __init__(self, links: TransferLinks, clock: Clock, check_invariants: bool) -> None:
         overlaps = any(path.pieces(MANY_TOKENS) > 1 for path in links.paths.values())
         self._links, self._clock = links, clock
-        self._flows = FairShareNetwork(clock, check_laws, overlaps)
+        self._flows = FairShareNetwork(clock, check_invariants, overlaps)
         self._last: dict[tuple[int, int], SharedTransfer] = {}  # the last transfer in each queue
         self._faults: dict[int, float] = {}  # by replica, how many times as long its transfers take because of faults
         self._steps = StepsOnLinks(self._flows, links.uses, links.directions, self._slow_by_steps)

@@ -109,7 +109,7 @@ def _run(pools: Sequence[Pool], requests: RequestSet, options: RunOptions) -> Ru
     cluster = Cluster(pools, requests, options)
     cluster.run()
     run = Run.of(cluster)
-    if options.check_laws:
+    if options.check_invariants:
         from simulator.cluster.run_invariants import check_run
 
         check_run(run)

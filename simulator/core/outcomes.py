@@ -20,7 +20,7 @@ STATUS = (
     "rejected: longer than max_model_len",
     "rejected: larger than the KV cache",
     "rejected: longer than a step without chunked prefill",
-    "failed: lost with its replica more often than it is retried",
+    "failed: its replicas failed more often than requests are retried",
     "rejected: the queue was full",
     "timed out: its client gave up",
     "rejected: an image, a video or audio larger than the encoder cache",

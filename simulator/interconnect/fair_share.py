@@ -135,15 +135,15 @@ class LinkUse(NamedTuple):
 class FairShareNetwork:
     """The transfers in flight over the links of one run."""
 
-    def __init__(self, clock: Clock, check_laws: bool = False, remembers: bool = False) -> None:
+    def __init__(self, clock: Clock, check_invariants: bool = False, remembers: bool = False) -> None:
         """Create an empty network.
 
         Args:
             clock: The clock of the run.
-            check_laws: Whether to check the invariants at every change.
+            check_invariants: Whether to check the invariants at every change.
             remembers: Whether to keep the recent use of the links, for transfers that are sent in pieces.
         """
-        self._clock, self._check_laws = clock, check_laws
+        self._clock, self._check_invariants = clock, check_invariants
         self._streams: dict[tuple[tuple[Hashable, str], ...], TransferStream] = {}  # by kind
         self._on: dict[Hashable, dict[TransferStream, None]] = {}  # streams with members, by link
         self._slower: dict[Hashable, float] = {}
@@ -243,7 +243,7 @@ class FairShareNetwork:
         """Remove and return the member that ends first, which has ended and frees its links."""
         self._account(stream, stream.end_s)
         target, _, flow = heappop(stream.members)
-        if self._check_laws:
+        if self._check_invariants:
             left = target - stream.passed
             tolerance = ROUNDING + 1e-12 * (1.0 + stream.end_s) / max(flow.loads.values())
             text = f"{left} of {flow.size} bytes are left when a transfer ends"
@@ -308,7 +308,7 @@ class FairShareNetwork:
                 stream.rate, stream.head = rate, head
                 stream.end_s = now + max(0.0, target - stream.passed) / rate
             self._schedule_end(stream)
-        if self._check_laws:
+        if self._check_invariants:
             check_shares(connected, self._slower)
 
     def _connected(self, streams: Iterable[TransferStream]) -> dict[TransferStream, None]:

@@ -7,6 +7,7 @@ gaps of one instance are filled by the kernels of another.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -207,13 +208,12 @@ class CompiledJobs:
         need_bytes = instances * self.price(kind, most).peak_memory_bytes
         if need_bytes <= memory_bytes:
             return
-        fitting, low, high = 0, one, most  # the need grows with the batch, so the largest that fits is bisected
-        while low <= high:
-            middle = (low + high) // 2
-            if instances * self.price(kind, middle).peak_memory_bytes <= memory_bytes:
-                fitting, low = middle, middle + 1
-            else:
-                high = middle - 1
+        # The need grows with the batch, so the largest that fits is bisected.
+        batches = range(one, most + 1)
+        n_fitting = bisect_right(
+            batches, memory_bytes, key=lambda batch: instances * self.price(kind, batch).peak_memory_bytes
+        )
+        fitting = batches[n_fitting - 1] if n_fitting else 0
         rule = f"a batch of {most} needs {need_bytes / 2**30:.1f} GiB on each {self.hardware.accelerator.name}"
         shown = f"{memory_bytes / 2**30:.1f} GiB"
         if fitting:

@@ -13,9 +13,9 @@ from catalogs.hardware.catalog import parse_hardware
 from planner import pipeline
 from planner.answer import candidate_search
 from planner.answer.candidate_search import group_search, simplest_best
+from planner.answer.confirmed_rates import BEST, OTHER
 from planner.answer.evaluate import PlanEvaluator
 from planner.answer.evaluated_plan import EvaluatedPlan
-from planner.answer.sure_rates import BEST, OTHER
 from planner.evaluation.evaluator import Load, Observation, RunSizes
 from planner.evaluation.queueing import OVERLOAD
 from planner.problem.candidate import Candidate
@@ -310,7 +310,7 @@ class Entries:
     def tester(self) -> Any:
         return SimpleNamespace(nominal_per_s=lambda _: 1.0)
 
-    def is_sure(self, c: Candidate, rate_per_s: float) -> bool:
+    def is_confirmed(self, c: Candidate, rate_per_s: float) -> bool:
         return rate_per_s == 1.0 and c not in (*self.refused, *self.short, *self.apart)
 
     def entry(self, c: Candidate, start_per_s: float | None, effort: object, *_: object, **__: object) -> Any:

@@ -36,9 +36,4 @@ def write(*pools: Serving) -> DeploymentFiles:
     steps += [f"kubectl rollout status {kind}/{name} --timeout=60m" for name in found]
     # The router of prefill and decode servers knows fixed addresses, so only equal replicas are scaled.
     scaled = [] if disaggregated else autoscaling.autoscaled(pools, made, labels)
-    if scaled:
-        files[autoscaling.FILE] = to_yaml(*scaled)
-        steps, notes = [*steps, autoscaling.STEP], [*notes, autoscaling.NOTE]
-    notes += [paired.NETWORK] if disaggregated else []
-    tokens = s.family == "vllm" or not disaggregated  # sglang-router refuses prompts that are token ids
-    return DeploymentFiles(files, [*steps, pods.forward_step(s.name)], notes, token_prompts=tokens)
+    return paired.finished(pools, files, steps, notes, scaled)

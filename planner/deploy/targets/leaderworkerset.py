@@ -36,12 +36,7 @@ def write(*pools: Serving) -> DeploymentFiles:
     notes = [*pods.requirements(s), "needs the LeaderWorkerSet operator in the cluster"]
     leaders = [{"app": name, "role": "leader"} for name in found]
     scaled = [] if disaggregated else autoscaling.autoscaled(pools, groups, leaders)
-    if scaled:
-        files[autoscaling.FILE] = to_yaml(*scaled)
-        steps, notes = [*steps, autoscaling.STEP], [*notes, autoscaling.NOTE]
-    notes += [paired.NETWORK] if disaggregated else []
-    tokens = s.family == "vllm" or not disaggregated
-    return DeploymentFiles(files, [*steps, pods.forward_step(s.name)], notes, token_prompts=tokens)
+    return paired.finished(pools, files, steps, notes, scaled)
 
 
 def _group(s: Serving, name: str, disaggregated: bool) -> Json:

@@ -7,8 +7,9 @@ from typing import Final
 
 from catalogs.launch.images import ENGINE_ROUTER
 from planner.deploy.disaggregated import BOOTSTRAP, HANDSHAKE, ServerAddress, router_package, router_words
+from planner.deploy.files import DeploymentFiles, to_yaml
 from planner.deploy.serving import PORT, Serving
-from planner.deploy.targets import pods
+from planner.deploy.targets import autoscaling, pods
 from planner.deploy.targets.pods import Json
 
 NETWORK: Final = (
@@ -51,6 +52,22 @@ def router(pools: Sequence[Serving], found: Sequence[str]) -> list[Json]:
     }
     deployed = pods.deployment(name, {"app": name}, 1, {"containers": [container]})
     return [deployed, pods.service(pools[-1].name, {"app": name}, 80, pods.ROUTER_PORT)]
+
+
+def finished(
+    pools: Sequence[Serving], files: dict[str, str], steps: list[str], notes: list[str], scaled: Sequence[Json]
+) -> DeploymentFiles:
+    """Return the files of one target, with what it needs for autoscaling and to reach prefill and decode servers.
+
+    `scaled` are the objects that scale the replicas, if any.
+    """
+    s, disaggregated = pools[-1], len(pools) > 1
+    if scaled:
+        files[autoscaling.FILE] = to_yaml(*scaled)
+        steps, notes = [*steps, autoscaling.STEP], [*notes, autoscaling.NOTE]
+    notes += [NETWORK] if disaggregated else []
+    tokens = s.family == "vllm" or not disaggregated  # sglang-router refuses prompts that are token ids
+    return DeploymentFiles(files, [*steps, pods.forward_step(s.name)], notes, token_prompts=tokens)
 
 
 def headless(name: str, labels: Json) -> Json:

@@ -1,4 +1,4 @@
-"""The address of the endpoints that inference tasks may use."""
+"""The route that lists the inference endpoints which inference tasks may use."""
 
 from __future__ import annotations
 

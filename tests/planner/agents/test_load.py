@@ -20,7 +20,7 @@ def test_agents_continue_when_all_contexts_are_in_the_cache() -> None:
     assert n >= 5  # a context of each agent, and the request that waits for them
     np.testing.assert_array_equal(load.requests.input_tokens[n:], work.input_tokens)
     endless = rules(max_model_len=100_000, kv_blocks=100_000, max_num_batched_tokens=512, prefix_caching=True)
-    run = run_rules(endless, Linear(base_s=0.125), load.requests, 1, RunOptions(check_laws=True))
+    run = run_rules(endless, Linear(base_s=0.125), load.requests, 1, RunOptions(check_invariants=True))
     assert run.completed.all()
     assert run.arrival_s[n:].min() >= run.last_token_s[: n - 1].max()
     counted = measured(run, 4, n)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from calibration.accuracy.stated_error import StatedError
+from planner.answer.confirmed_rates import BEST, CURVE_STEPS, MOST_REPLICAS, OTHER, SeedBudget
 from planner.answer.evaluate import PlanEvaluator
 from planner.answer.evaluated_plan import EvaluatedPlan, objective_value, pareto
 from planner.answer.plan_figures import QUANTILES, cdf_of, curve_of, short, steady_metrics
-from planner.answer.sure_rates import BEST, CURVE_STEPS, MOST_REPLICAS, OTHER, SeedBudget
 from planner.economics.money import Energy, Money
 from planner.evaluation.capacity import TOLERANCE
 from planner.evaluation.confidence import allowance_for
@@ -64,17 +64,17 @@ def test_workers_are_sent_little() -> None:
     assert max(sent) < 1000
 
 
-@pytest.mark.parametrize("effort", [BEST, OTHER])
+@pytest.mark.parametrize("budget", [BEST, OTHER])
 @pytest.mark.parametrize("start_per_s", [None, 14.0, 15.2, 16.0])
 def test_the_capacity_is_the_highest_rate_that_meets_the_objectives(
-    effort: SeedBudget, start_per_s: float | None
+    budget: SeedBudget, start_per_s: float | None
 ) -> None:
     """0.1 / (1 - r / 20) = 0.4 at 15 requests/s."""
     toy = KnownPlan()
     assert toy.rate_per_s(TWO, 0.4) == pytest.approx(15.0)
-    if effort is OTHER and start_per_s is not None:
+    if budget is OTHER and start_per_s is not None:
         start_per_s = 14.8  # one seed does not lower the rate that it is given
-    found = evaluator(toy).entry(TWO, start_per_s, effort)
+    found = evaluator(toy).entry(TWO, start_per_s, budget)
     assert found.capacity_requests_per_s is not None
     assert 15.0 / 1.021 < found.capacity_requests_per_s <= 15.0
     assert found.requests_per_s == found.plan.requests_per_s == found.capacity_requests_per_s
@@ -158,7 +158,7 @@ LIGHT_LOADS = [
 @pytest.mark.parametrize("toy", LIGHT_LOADS)
 def test_a_plan_has_a_capacity_exactly_if_it_is_sure_at_a_light_load(toy: KnownPlan) -> None:
     plans = evaluator(toy)
-    sure = plans.is_sure(TWO, toy.light_requests_per_s(TWO))
+    sure = plans.is_confirmed(TWO, toy.light_requests_per_s(TWO))
     assert sure is plans.entry(TWO, None, BEST).met
     assert sure is (toy.base_s < 0.35)
 
@@ -200,15 +200,15 @@ def test_with_an_error_the_rate_is_lower_and_surer_than_the_limit() -> None:
     assert found.plan.slo[0].ci_low_s < found.plan.slo[0].value_s < found.plan.slo[0].ci_high_s <= 0.45
 
 
-@pytest.mark.parametrize("effort", [BEST, OTHER])
-def test_more_confidence_leaves_less_capacity(effort: SeedBudget) -> None:
+@pytest.mark.parametrize("budget", [BEST, OTHER])
+def test_more_confidence_leaves_less_capacity(budget: SeedBudget) -> None:
     """Steps s times and latencies f times as long: f x 0.1 / (1 - r s / 20) = 0.4 at 20 (1 - f / 4) / s requests/s."""
     capacities = []
     for sure in (0.6, 0.75, 0.9, 0.95):
         toy = KnownPlan(operator_error=0.05)
         allowance = allowance_for(sure, toy.stated_error(TWO))
         highest = 20 * (1 - allowance.latency(SLOS[0]) / 4) / allowance.speed
-        found = evaluator(toy, sure=sure).entry(TWO, None, effort)
+        found = evaluator(toy, sure=sure).entry(TWO, None, budget)
         assert found.met
         assert found.capacity_requests_per_s is not None
         assert highest / 1.1 < found.capacity_requests_per_s <= highest * 1.001
@@ -297,12 +297,12 @@ class OneLuckySeed(KnownPlan):
 
 
 @pytest.mark.parametrize("start_per_s", [None, 14.8])
-@pytest.mark.parametrize(("effort", "multiple"), [(OTHER, 2.2), (BEST, 4.5)])
+@pytest.mark.parametrize(("budget", "multiple"), [(OTHER, 2.2), (BEST, 4.5)])
 def test_a_rate_that_the_curve_sets_far_too_low_is_raised_again(
-    effort: SeedBudget, multiple: float, start_per_s: float | None
+    budget: SeedBudget, multiple: float, start_per_s: float | None
 ) -> None:
     """All seeds together miss at 14.8, and the curve through that point leads to 6 or 10 requests/s."""
-    found = evaluator(OneLuckySeed(multiple=multiple)).entry(TWO, start_per_s, effort)
+    found = evaluator(OneLuckySeed(multiple=multiple)).entry(TWO, start_per_s, budget)
     assert found.met
     assert found.capacity_requests_per_s is not None
     assert 14.8 / 1.15 < found.capacity_requests_per_s <= 14.0
@@ -353,7 +353,7 @@ def test_no_capacity_is_sought_for_a_plan_that_misses_the_required_rate() -> Non
 
 
 @pytest.mark.parametrize(
-    ("plan", "effort", "seeds", "whole"),
+    ("plan", "budget", "seeds", "whole"),
     [
         (TWO, BEST, 3, True),
         (ONE, BEST, 4, False),
@@ -365,10 +365,10 @@ def test_no_capacity_is_sought_for_a_plan_that_misses_the_required_rate() -> Non
     ],
 )
 def test_figures_come_from_independent_seeds_and_all_replicas_of_the_best(
-    plan: object, effort: SeedBudget, seeds: int, whole: bool
+    plan: object, budget: SeedBudget, seeds: int, whole: bool
 ) -> None:
     toy = KnownPlan()
-    found = evaluator(toy, 5.0).entry(plan, None, effort)  # type: ignore[arg-type]
+    found = evaluator(toy, 5.0).entry(plan, None, budget)  # type: ignore[arg-type]
     loads = [o.load for o in found.verdict.observations]
     assert loads == [Load(5.0, 1000, SEED + i, whole) for i in range(seeds)]
 
@@ -456,12 +456,12 @@ def test_what_ends_the_capacity_is_named() -> None:
     assert plan.limit_words == f"at {plan.missed_requests_per_s:.3g} requests/s the queue grows"
 
 
-@pytest.mark.parametrize("effort", [BEST, OTHER])
+@pytest.mark.parametrize("budget", [BEST, OTHER])
 @pytest.mark.parametrize("required_per_s", [10.0, 14.95])
-def test_the_capacity_beside_a_required_rate_is_that_without_one(effort: SeedBudget, required_per_s: float) -> None:
+def test_the_capacity_beside_a_required_rate_is_that_without_one(budget: SeedBudget, required_per_s: float) -> None:
     """The limit of 0.4 s is reached at 15 requests/s."""
-    plan = evaluator(KnownPlan(), required_per_s).entry(TWO, 14.9, effort).plan
-    free = evaluator(KnownPlan()).entry(TWO, 14.9, effort).plan
+    plan = evaluator(KnownPlan(), required_per_s).entry(TWO, 14.9, budget).plan
+    free = evaluator(KnownPlan()).entry(TWO, 14.9, budget).plan
     assert plan.capacity_requests_per_s is not None
     assert free.capacity_requests_per_s is not None
     assert plan.capacity_requests_per_s == max(free.capacity_requests_per_s, required_per_s)

@@ -283,8 +283,8 @@ def test_a_front_has_the_figures_and_the_confidence_of_the_plan() -> None:
 def test_a_front_leaves_out_what_only_holds_as_simulated() -> None:
     """No point and no plan meets a limit between the simulated latency and that at the confidence."""
     best = plans("rate")[0]
-    value_s, sure_s = best["slo"][0]["value_s"], best["slo"][0]["value_at_confidence_s"]
-    between_s = (value_s * sure_s) ** 0.5
+    value_s, at_confidence_s = best["slo"][0]["value_s"], best["slo"][0]["value_at_confidence_s"]
+    between_s = (value_s * at_confidence_s) ** 0.5
     tight = request("rate").replace(slos=parse_slos([f"ttft.p90={between_s:.4f}s"]), search=SearchOptions(trials=3))
     found = pareto_front(tight, "cost,ttft.p90").document()
     alike = [p for p in found["simulated"] if not p["stopped_early"] and p["values"]["ttft.p90"] > 0.9 * value_s]

@@ -16,8 +16,8 @@ from planner.evaluation.confidence import (
     Spread,
     allowance_for,
     confidence,
+    confident_rate_per_s,
     probability_met,
-    sure_rate_per_s,
 )
 from planner.evaluation.evaluator import Load, Verdict, judge
 from planner.problem.slo import Slo, parse_slo
@@ -101,7 +101,7 @@ def test_a_rate_that_is_sure_enough_is_safe() -> None:
     seen, around = verdict(0.8 * full, slo), curve(slo)
     pessimistic = scaled(around, 1.9)  # one replica alone does worse than its share of a cluster
     sure = confidence(seen, pessimistic, slo, ERROR).probability_met
-    safe = sure_rate_per_s(
+    safe = confident_rate_per_s(
         pessimistic.through(seen, slo), slo, 0.95 * full, Spread.of(seen.observations, slo, ERROR), 0.9
     )
     assert sure >= 0.9

@@ -25,10 +25,10 @@ from planner.evaluation.confidence import (
     allowance_for,
     confidence,
     confidence_at_levels,
+    confident_rate_per_s,
     interval,
     log_noise,
     probability_met,
-    sure_rate_per_s,
 )
 from planner.evaluation.evaluator import ErrorAllowance, Load, Observation, Verdict, judge
 from planner.problem.slo import Slo, parse_slo
@@ -65,7 +65,7 @@ def test_without_stated_error_the_interval_is_that_of_students_t(n: int, sure: f
     assert bars.value_s == pytest.approx(float(np.mean(np.exp(logs))), rel=1e-12)
     assert bars.low_s == pytest.approx(bars.value_s * math.exp(-half), rel=1e-6)
     assert bars.high_s == pytest.approx(bars.value_s * math.exp(half), rel=1e-6)
-    assert bars.sure_s == pytest.approx(bars.value_s * math.exp(stats.t.ppf(sure, n - 1) * error), rel=1e-6)
+    assert bars.at_confidence_s == pytest.approx(bars.value_s * math.exp(stats.t.ppf(sure, n - 1) * error), rel=1e-6)
     met = stats.t.cdf(math.log(1.0 / bars.value_s) / error, n - 1)
     assert bars.probability_met == pytest.approx(met, rel=1e-9)
 
@@ -85,7 +85,7 @@ def test_on_a_flat_curve_the_interval_is_that_of_the_stated_error_of_the_latency
     bars = confidence(seeds_of(0.8, 0.8), FLAT, MEAN, error)
     factors = Factors.at(TENTHS, MEAN, error).latency
     assert (bars.low_s, bars.high_s) == pytest.approx((0.8 * factors[0], 0.8 * factors[1]), rel=1e-9)
-    assert bars.sure_s == bars.high_s
+    assert bars.at_confidence_s == bars.high_s
     assert factors[0] < 1 < factors[1]
 
 
@@ -120,11 +120,11 @@ def test_an_objective_is_met_with_the_confidence_exactly_if_its_sure_value_is_wi
 ) -> None:
     verdict = seeds_of(*(value_s * np.exp(spread * np.linspace(-1, 1, n))).tolist())
     bars = confidence(verdict, FLAT, MEAN, StatedError("toy", operator_error, {}), sure)
-    assert bars.sure_s is not None
+    assert bars.at_confidence_s is not None
     assert bars.low_s <= bars.high_s
     assert 0 <= bars.probability_met <= 1
-    if abs(bars.sure_s - MEAN.limit_s) > 1e-6:
-        assert (bars.probability_met >= sure) == (bars.sure_s <= MEAN.limit_s)
+    if abs(bars.at_confidence_s - MEAN.limit_s) > 1e-6:
+        assert (bars.probability_met >= sure) == (bars.at_confidence_s <= MEAN.limit_s)
 
 
 def test_the_curve_turns_slower_steps_into_a_higher_rate() -> None:
@@ -216,16 +216,16 @@ def test_the_sure_rate_is_the_highest_of_the_grid_that_is_sure_enough() -> None:
     factors = Factors(np.array([1.0] * 8 + [1.25] * 2), np.ones(10))
     curve = LatencyCurve((1.0, 8.0, 9.0), (0.5, 0.5, 0.5), (True, True, False))
     spread = Spread(factors, 0.0, 3)
-    assert sure_rate_per_s(curve, MEAN, 8.0, spread, 0.9) == pytest.approx(6.4)
-    assert sure_rate_per_s(curve, MEAN, 8.0, spread, 0.81) == pytest.approx(6.4)
-    assert sure_rate_per_s(curve, MEAN, 8.0, spread, 0.8) == 8.0
+    assert confident_rate_per_s(curve, MEAN, 8.0, spread, 0.9) == pytest.approx(6.4)
+    assert confident_rate_per_s(curve, MEAN, 8.0, spread, 0.81) == pytest.approx(6.4)
+    assert confident_rate_per_s(curve, MEAN, 8.0, spread, 0.8) == 8.0
     one_in_ten = Factors(np.array([1.0] * 9 + [1.25]), np.ones(10))
-    assert sure_rate_per_s(curve, MEAN, 8.0, Spread(one_in_ten, 0.0, 3), 0.9) == 8.0
+    assert confident_rate_per_s(curve, MEAN, 8.0, Spread(one_in_ten, 0.0, 3), 0.9) == 8.0
     hopeless = Factors(np.ones(10), np.full(10, 3.0))
-    assert sure_rate_per_s(curve, MEAN, 8.0, Spread(hopeless, 0.0, 3), 0.9) is None
+    assert confident_rate_per_s(curve, MEAN, 8.0, Spread(hopeless, 0.0, 3), 0.9) is None
     lowest = LatencyCurve((1.0, 1.6, 8.0), (0.5, 0.5, 0.5), (True, True, False))
     exact = Spread(Factors(np.ones(3), np.ones(3)), 0.0, 3)
-    assert sure_rate_per_s(lowest, MEAN, 8.0, exact, 0.9) == pytest.approx(1.6)
+    assert confident_rate_per_s(lowest, MEAN, 8.0, exact, 0.9) == pytest.approx(1.6)
 
 
 def with_waiting(spread: float) -> StatedError:
@@ -259,7 +259,7 @@ def test_one_run_with_the_allowance_decides_as_the_probability_does(error: State
             return value_s <= slo.limit_s
 
         highest = max(r for r in np.linspace(1.0, 7.5, 2000) if met(float(r)))
-        found = sure_rate_per_s(curve, slo, 7.5, Spread.of((), slo, error), sure)
+        found = confident_rate_per_s(curve, slo, 7.5, Spread.of((), slo, error), sure)
         assert found == pytest.approx(highest, abs=0.12)  # the grid of the sure rate has steps of 0.075
 
 
@@ -296,7 +296,7 @@ def test_probabilities_between_levels_are_interpolated_on_logarithms() -> None:
     assert at_levels(np.ones(5), 0.0, 1.0) == 1.0
     bars = confidence_at_levels(2.0, moved, 0.0, MEAN, 0.9)
     assert (bars.low_s, bars.high_s) == (pytest.approx(1.0, rel=0.01), pytest.approx(4.0, rel=0.01))
-    assert bars.sure_s == pytest.approx(math.exp(np.interp(0.9, LEVELS, np.log(moved))), rel=0.01)
+    assert bars.at_confidence_s == pytest.approx(math.exp(np.interp(0.9, LEVELS, np.log(moved))), rel=0.01)
 
 
 #: Medians of true over simulated values, as logarithms: measured runs may all be faster or slower than simulated ones.

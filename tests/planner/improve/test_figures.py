@@ -9,7 +9,7 @@ import pytest
 
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.launch.reading.read import ReadLaunch, read_command
-from planner.answer.sure_rates import BEST, SeedBudget
+from planner.answer.confirmed_rates import BEST, SeedBudget
 from planner.economics.rack_power import idle_w, unused_w
 from planner.improve import study
 from planner.improve.study import Improver
@@ -58,9 +58,9 @@ def test_every_variant_has_the_seeds_of_a_recommended_plan(monkeypatch: pytest.M
     """A change alone, of one seed, stood beside the present command, of four: one deployment had two capacities."""
     efforts: list[SeedBudget] = []
 
-    def entry(_: WrittenDeployment, start_per_s: float | None, effort: SeedBudget) -> Any:
+    def entry(_: WrittenDeployment, start_per_s: float | None, budget: SeedBudget) -> Any:
         assert start_per_s is None
-        efforts.append(effort)
+        efforts.append(budget)
         return variant(8, 10.0, 4000.0, 0)
 
     monkeypatch.setattr(WrittenDeployment, "entry", entry)

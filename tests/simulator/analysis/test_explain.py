@@ -38,7 +38,7 @@ BOTH = pytest.mark.parametrize("fast", [True, False])
 
 
 def seen(pools: list[Pool], work: RequestSet, **options: object) -> Run:
-    return run_pools(pools, work, RunOptions(check_laws=True, journal=EventLog(), **options))  # type: ignore[arg-type]
+    return run_pools(pools, work, RunOptions(check_invariants=True, journal=EventLog(), **options))  # type: ignore[arg-type]
 
 
 def life(done: Run, request: int, metric: str = "e2e_s") -> dict[str, float]:

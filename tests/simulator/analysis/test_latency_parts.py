@@ -74,7 +74,7 @@ def test_the_api_server_tokenises_and_streams(processes: int) -> None:
     )  # fmt: skip
     pool = Pool(rules(max_num_seqs=8, kv_blocks=400, host=host, api_servers=processes), Linear(base_s=0.1))
     work = replace(requests([0.0] * 40, [50] * 40, list(range(1, 41))), concurrency=8)
-    run = run_pools([pool], work, RunOptions(check_laws=True, journal=EventLog()))
+    run = run_pools([pool], work, RunOptions(check_invariants=True, journal=EventLog()))
     check(run)
     found = latency_records(run).parts
     assert found["tokenise"].min() >= 50 * 2e-3 - 1e-9
@@ -92,7 +92,7 @@ def test_a_transfer_is_a_part_of_its_own(fast: bool, shown: str, before: float, 
         transfer=TransferLinks({(0, 1): Wire()}),
         hand_over=DisaggregationPolicy(shown),  # type: ignore[arg-type]
         fast_forward=fast,
-        check_laws=True,
+        check_invariants=True,
         journal=EventLog(),
     )
     run = run_pools(apart(), requests([0.0], [4], [3]), options)
@@ -108,7 +108,7 @@ def test_parts_add_up_where_prefill_and_decode_are_separate(
     options = RunOptions(
         transfer=TransferLinks({(0, 1): Wire()}),
         hand_over=DisaggregationPolicy(shown),
-        check_laws=True,
+        check_invariants=True,
         journal=EventLog(),
     )
     run = run_pools(apart(n_prefill, n_decode), work, options)
@@ -122,7 +122,7 @@ def test_parts_add_up_where_prefill_and_decode_are_separate(
 
 def test_time_on_a_replica_that_failed_is_waiting() -> None:
     script = Script(crash_and_replacement)
-    options = RunOptions(controllers=(script,), journal=EventLog(), check_laws=True)
+    options = RunOptions(controllers=(script,), journal=EventLog(), check_invariants=True)
     run = run_pools([Pool(rules(), Linear())], requests([0.0], [4], [5]), options)
     assert life(run) == {"queue": 4.0, "prefill": 1.0, "decode": 4.0}
     check(run)
@@ -134,7 +134,7 @@ def test_each_model_has_its_own_way_in() -> None:
         Pool(rules(host=host_times(request_s=0.5, output_s=1.0)), Linear(), 1, model=1),
     ]
     work = replace(requests([0.0, 0.0], [4, 4], [2, 2]), requested_models=np.array([0, 1]))
-    run = run_pools(pools, work, RunOptions(check_laws=True))
+    run = run_pools(pools, work, RunOptions(check_invariants=True))
     assert life(run, 0) == {"client_network": 0.375, "prefill": 1.0, "decode": 1.0}
     assert life(run, 1) == {"client_network": 1.5, "prefill": 1.0, "decode": 1.0}
 

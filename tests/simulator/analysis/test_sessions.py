@@ -14,7 +14,7 @@ from tests.simulator.worlds import Linear, rules
 def test_the_times_of_a_session_and_of_its_tasks() -> None:
     """Turn 0 is sent at 0.5 s and ends at 2.5; 1 and 2 end at 6.5; a human sends 3 at 8.5, which ends at 10.5."""
     work = by_hand([(1, 0), (2, 0), (3, 1), (3, 2)], [0.5, 1.0, 1.5, 2.0], tasks=np.array([0, 0, 0, 1]))
-    run = run_rules(rules(), Linear(), work, options=RunOptions(check_laws=True))
+    run = run_rules(rules(), Linear(), work, options=RunOptions(check_invariants=True))
     found = session_metrics(run)["sessions"]
     assert found["session_s"]["mean"] == 10.0
     assert found["served_s"]["mean"] == 7.0  # without 2.5 to 3.5 and 6.5 to 8.5

@@ -38,7 +38,7 @@ class Hands:
 
 
 def simulate(engine: EngineRules, work: RequestSet, fast: bool = True, timer: Linear | None = None) -> Run:
-    return run_rules(engine, timer or Linear(), work, 1, RunOptions(fast_forward=fast, check_laws=True))
+    return run_rules(engine, timer or Linear(), work, 1, RunOptions(fast_forward=fast, check_invariants=True))
 
 
 def test_a_tier_forgets_the_longest_unused_and_never_what_is_read_or_written() -> None:
@@ -224,7 +224,7 @@ def test_a_replica_that_dies_takes_its_host_memory_along(fast: bool) -> None:
     engine = rules(kv_blocks=9, offload=OffloadRules(100, 2.0), admit_whole_prompt=True)
     texts = [[1, 2, 3, 4], [], [11, 12, 13, 14, 15, 16, 17, 18], [], [1, 2, 3, 4], []]
     work = requests([0.0, 0.0, 20.0, 20.0, 40.0, 40.0], [16, 4, 32, 4, 17, 4], [1, 1, 1, 1, 1, 1], texts)
-    options = RunOptions(fast_forward=fast, check_laws=True, controllers=(FailsWhileFetching(),))
+    options = RunOptions(fast_forward=fast, check_invariants=True, controllers=(FailsWhileFetching(),))
     run = run_rules(engine, Linear(), work, 2, options)
     assert run.completed.all()
     assert run.restarts == 1

@@ -30,7 +30,7 @@ KEYS: dict[str, Any] = {"model": "llama3.1-8b", "hardware": "2*h100x8", "replica
 
 def serve(work: RequestSet, engine: EngineRules, replicas: int, router: str = "round_robin", fast: bool = True) -> Run:
     """Serve requests and check every invariant."""
-    options = RunOptions(check_laws=True, router=router, fast_forward=fast)
+    options = RunOptions(check_invariants=True, router=router, fast_forward=fast)
     return run_rules(engine, Linear(base_s=0.125, prompt_token_s=1 / 64), work, replicas, options)
 
 
@@ -43,7 +43,7 @@ def hits(run: Run) -> int:
 def test_a_replica_finds_what_another_one_has_stored_once_it_has_arrived(fast: bool) -> None:
     """The first request ends its prompt at 3 s; its four blocks reach the pool at 4 s. A block takes 1/4 s."""
     engine = rules(kv_blocks=8, offload=OffloadRules(50, 0.25, shared=True), admit_whole_prompt=True)
-    options = RunOptions(check_laws=True, fast_forward=fast)
+    options = RunOptions(check_invariants=True, fast_forward=fast)
     for second_s, cached, first_token_s in ((20.0, 16, 22.125), (3.5, 0, 6.625)):
         work = requests([0.0, second_s], [16, 17], [1, 1], TEXTS)
         run = run_rules(engine, Linear(prompt_token_s=0.125), work, 2, options)
@@ -63,7 +63,7 @@ def test_prefill_replicas_find_the_outputs_that_decode_replicas_have_stored() ->
     for shared in (True, False):
         own = replace(engine, offload=OffloadRules(100, 0.0, shared=shared))
         pools = [Pool(own, Linear(), role="prefill"), Pool(own, Linear(), role="decode")]
-        run = run_pools(pools, work, RunOptions(check_laws=True))
+        run = run_pools(pools, work, RunOptions(check_invariants=True))
         assert run.completed.all()
         found.append(run.cached_tokens.tolist())
     assert found == [[0, 24], [0, 16]]

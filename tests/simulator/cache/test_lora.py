@@ -36,7 +36,7 @@ ONE = LoraRules(1, 1, 3, 0.5, 1.0, (0.0, 64.0), (0.25, 0.25), 0.125)
 
 
 def simulate(engine: EngineRules, work: RequestSet, fast: bool = True, timer: Linear | None = None) -> Run:
-    return run_rules(engine, timer or Linear(), work, 1, RunOptions(fast_forward=fast, check_laws=True))
+    return run_rules(engine, timer or Linear(), work, 1, RunOptions(fast_forward=fast, check_invariants=True))
 
 
 def asking(work: RequestSet, adapters: list[int]) -> RequestSet:

@@ -26,7 +26,7 @@ ADDED = LoraRules(2, 2, 4, 0.0, 0.0, (0.0, 64.0), (0.0, 1.0), 0.125)
 
 
 def simulate(engine: EngineRules, work: RequestSet) -> Run:
-    return run_rules(engine, Linear(), work, 1, RunOptions(check_laws=True))
+    return run_rules(engine, Linear(), work, 1, RunOptions(check_invariants=True))
 
 
 def drafting(rates: tuple[float, ...], draft_rate: float = 1.0, **more: object) -> EngineRules:

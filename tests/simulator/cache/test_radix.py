@@ -96,7 +96,7 @@ def test_a_page_of_one_token_shares_to_the_token(size: int, cached: int) -> None
     names = [list(range(7)) + [100 * r + n for n in range(7, 12)] for r in (1, 2)]
     work = requests([0.0, 10.0], [12, 12], [2, 2], names)
     work = replace(work, hash_block_tokens=1)
-    run = run_rules(engine, Linear(), work, 1, RunOptions(check_laws=True))
+    run = run_rules(engine, Linear(), work, 1, RunOptions(check_invariants=True))
     assert run.cached_tokens.tolist() == [0, cached]
 
 
@@ -106,6 +106,6 @@ def test_what_a_retracted_request_generated_is_hit_by_nobody() -> None:
     named = [*[()] * 8, tuple(range(100, 115))]
     work = requests([0.0] * 9, [1] * 9, [60] * 9, named, concurrency=2)
     engine = rules(policy="sglang", max_num_seqs=2, max_num_batched_tokens=2, kv_blocks=28)
-    run = run_rules(engine, Linear(base_s=0.125), work, options=RunOptions(check_laws=True))
+    run = run_rules(engine, Linear(base_s=0.125), work, options=RunOptions(check_invariants=True))
     assert run.preemptions[8] == 1
     assert (run.last_token_s[7], run.last_token_s[8]) == (56.75, 60.75)

@@ -37,7 +37,7 @@ def engine(kv_blocks: int = 80, **changes: Any) -> EngineRules:
 
 def serve(work: RequestSet, of: EngineRules, replicas: int = 1) -> Run:
     """Serve requests and check every invariant."""
-    return run_rules(of, Linear(base_s=0.125, prompt_token_s=1 / 64), work, replicas, RunOptions(check_laws=True))
+    return run_rules(of, Linear(base_s=0.125, prompt_token_s=1 / 64), work, replicas, RunOptions(check_invariants=True))
 
 
 def rounds(*arrival_s: float) -> RequestSet:
@@ -120,7 +120,7 @@ def test_a_copy_is_found_until_it_expires(expire_s: float | None, found: int) ->
     pool = OffloadRules(50, 0.25, shared=True, expire_s=expire_s)
     work = requests([0.0, 20.0], [16, 17], [1, 1], [[1, 2, 3, 4]] * 2)
     of = rules(kv_blocks=8, offload=pool, admit_whole_prompt=True)
-    run = run_rules(of, Linear(prompt_token_s=0.125), work, 2, RunOptions(check_laws=True))
+    run = run_rules(of, Linear(prompt_token_s=0.125), work, 2, RunOptions(check_invariants=True))
     assert run.cached_tokens.tolist() == [0, found]
 
 
@@ -129,7 +129,7 @@ def test_an_expired_copy_is_stored_again() -> None:
     pool = OffloadRules(50, 0.25, shared=True, expire_s=10.0)
     work = requests([0.0, 20.0, 28.0], [16, 17, 17], [1, 1, 1], [[1, 2, 3, 4]] * 3)
     of = rules(kv_blocks=8, offload=pool, admit_whole_prompt=True)
-    run = run_rules(of, Linear(prompt_token_s=0.125), work, 3, RunOptions(check_laws=True))
+    run = run_rules(of, Linear(prompt_token_s=0.125), work, 3, RunOptions(check_invariants=True))
     assert run.cached_tokens.tolist() == [0, 0, 16]
 
 

@@ -33,7 +33,7 @@ def options(**changes: Any) -> Autoscaling:
 def scaled(work: RequestSet, asked: Autoscaling, cold_s: float = 3.0, n: int = 1, **more: Any) -> Run:
     pools = [Pool(rules(max_num_seqs=more.pop("seats", 1)), Linear(), n)]
     acts = (Autoscaler(0, asked, cold_s), *more.pop("beside", ()))
-    return run_pools(pools, work, RunOptions(check_laws=True, controllers=acts, **more))
+    return run_pools(pools, work, RunOptions(check_invariants=True, controllers=acts, **more))
 
 
 def lives(run: Run) -> list[tuple[float, float]]:

@@ -66,7 +66,7 @@ def links(pools: list[Pool]) -> TransferLinks:
 
 
 def simulate(pools: list[Pool], work: RequestSet, **options: object) -> Run:
-    values = {"transfer": links(pools), "journal": EventLog(), "check_laws": True} | options
+    values = {"transfer": links(pools), "journal": EventLog(), "check_invariants": True} | options
     return run_pools(pools, work, RunOptions(**values))  # type: ignore[arg-type]
 
 
@@ -251,13 +251,13 @@ FLEET = compile_fleet(deployment())
 
 
 def served(fleet: CompiledFleet = FLEET, n: int = 20) -> Run:
-    return run_fleet(fleet, load(n), RunOptions(check_laws=True))
+    return run_fleet(fleet, load(n), RunOptions(check_invariants=True))
 
 
 def test_alone_the_way_over_an_encoder_adds_the_transfer_and_one_start_of_a_step() -> None:
     """Both engines are idle, so each of them prepares one step that nothing hides. The embeddings are 9.8 MB."""
     together = compile_deployment(deployment("h100").model_copy(update={"encoder_pool": None}))
-    run, plain = served(n=1), run_fleet(together, load(1), RunOptions(check_laws=True))
+    run, plain = served(n=1), run_fleet(together, load(1), RunOptions(check_invariants=True))
     _, _, _, _, _, encoded_s, arrived_s, embeddings = run.encodings[0]
     assert embeddings == 1369
     host = together.resolved.engine.host
@@ -364,6 +364,6 @@ def test_the_command_shows_both_pools(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_the_same_fleet_without_items_leaves_its_encoders_idle() -> None:
     text = replace(load(), media=None)
-    run = run_fleet(FLEET, text, RunOptions(check_laws=True))
+    run = run_fleet(FLEET, text, RunOptions(check_invariants=True))
     assert run.completed.all()
     assert not len(run.logs[0])

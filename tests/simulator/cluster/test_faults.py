@@ -36,7 +36,7 @@ def apart(pools: int = 1, replicas: int = 9) -> tuple[Placement, ...]:
 
 def struck(pools: list[Pool], work: RequestSet, faults: Sequence[dict[str, object]], **options: object) -> Run:
     acts: tuple[Controller, ...] = (Faults(parse_faults(faults), apart(len(pools))),)
-    return run_pools(pools, work, RunOptions(check_laws=True, controllers=acts, **options))  # type: ignore[arg-type]
+    return run_pools(pools, work, RunOptions(check_invariants=True, controllers=acts, **options))  # type: ignore[arg-type]
 
 
 # ---- by hand
@@ -191,7 +191,7 @@ def test_nothing_befalls_a_node_that_is_gone_for_good() -> None:
     faults: list[dict[str, object]] = [often, {"kind": "node", "at_s": 2.5, "node": 0}]
     acts = (Faults(parse_faults(faults), apart(1, 1)),)
     run = run_pools(
-        [Pool(rules(), Linear())], requests([0.0], [4], [20]), RunOptions(check_laws=True, controllers=acts)
+        [Pool(rules(), Linear())], requests([0.0], [4], [20]), RunOptions(check_invariants=True, controllers=acts)
     )
     assert run.unfinished.all()
     assert max(r.removed_s for r in run.replicas) <= 2.5
@@ -305,7 +305,7 @@ def test_nothing_is_lost_and_nobody_is_served_by_the_dead(
     for fast in (True, False):
         pools = [Pool(rules(kv_blocks=30, max_num_seqs=3), Linear(base_s=0.25, decode_s=0.125), n)]
         chosen = RunOptions(
-            check_laws=True,
+            check_invariants=True,
             controllers=acts if fast else (Autoscaler(0, options, 2.0), Faults(acts[1].faults, apart())),
             router=router,
             retries=Retries(limit=limit, backoff_s=0.5, jitter=0.2),

@@ -95,7 +95,7 @@ def test_a_run_with_scaling_faults_and_retries_says_what_happened(
     assert found["deployment"]["autoscaling"]["tolerance"] == 0.1
     out = capsys.readouterr()
     assert "failed permanently" in out.out
-    assert "failed: lost with its replica" in out.err
+    assert "failed: its replicas failed more often" in out.err
 
 
 def refusal(text: str, tmp_path: Path) -> str:

@@ -33,7 +33,7 @@ from simulator.schedulers.registry import POLICIES
 from simulator.schedulers.vllm_v1 import VllmV1
 from tests.simulator.worlds import Linear, requests, rules
 
-LAWS = RunOptions(check_laws=True)
+LAWS = RunOptions(check_invariants=True)
 GENERAL = RunOptions(fast_path=False)  # the loop that calls the methods which the tests replace
 
 

@@ -59,7 +59,7 @@ def simulate(
         Pool(rules(), timer, counts[1], "decode"),
     ]
     return run_pools(
-        pools, work, RunOptions(check_laws=True, transfer=transfer or ports(), hand_over=how, fast_forward=fast)
+        pools, work, RunOptions(check_invariants=True, transfer=transfer or ports(), hand_over=how, fast_forward=fast)
     )
 
 
@@ -88,7 +88,7 @@ def test_a_token_waits_for_a_seat_where_it_is_seen_at_admission(fast: bool) -> N
     the one seat of the decode replica from then until its seventh token at 9.5."""
     pools = [Pool(rules(), Linear(), 1, "prefill"), Pool(rules(max_num_seqs=1), Linear(), 1, "decode")]
     options = RunOptions(
-        check_laws=True, transfer=ports(), hand_over=DisaggregationPolicy("admission"), fast_forward=fast
+        check_invariants=True, transfer=ports(), hand_over=DisaggregationPolicy("admission"), fast_forward=fast
     )
     done = run_pools(pools, requests([0.0, 0.0], [4, 4], [7, 3]), options)
     assert done.handovers[:, 4].tolist() == [3.5, 3.5]
@@ -104,7 +104,7 @@ def test_a_token_waits_for_the_step_in_flight(fast: bool) -> None:
     for lag, first_s, last_s in ((0, 4.5, 5.5), (1, 4.5, 6.5)):
         pools = [Pool(rules(), Linear(), 1, "prefill"), Pool(rules(lag=lag), Linear(), 1, "decode")]
         options = RunOptions(
-            check_laws=True, transfer=ports(), hand_over=DisaggregationPolicy("admission"), fast_forward=fast
+            check_invariants=True, transfer=ports(), hand_over=DisaggregationPolicy("admission"), fast_forward=fast
         )
         done = run_pools(pools, requests([0.0, 1.25], [4, 4], [9, 2]), options)
         assert (done.first_token_s[1], done.last_token_s[1]) == (first_s, last_s)
@@ -231,7 +231,7 @@ def test_schedulers_take_over_as_their_engines_do(
             pools,
             work,
             RunOptions(
-                check_laws=True,
+                check_invariants=True,
                 transfer=ports(Wire(2.0**-6, 0.0)),
                 hand_over=DisaggregationPolicy(first, local),  # type: ignore[arg-type]
                 fast_forward=fast,
@@ -306,7 +306,7 @@ def test_an_engine_hands_over_as_its_file_says_and_a_deployment_may_say_otherwis
     assert (sglang.hand_over.first_token, sglang.transfer) == ("admission", "chunkwise")
     path = path_of(sglang)
     assert (path.pieces(4000), path.pieces(9000)) == (1, 3)  # chunks of 4,096
-    assert (run(sglang, WORK, RunOptions(check_laws=True)).completed).all()
+    assert (run(sglang, WORK, RunOptions(check_invariants=True)).completed).all()
     kept = run(disaggregated(max_local_prefill_tokens=4000), WORK)
     assert not len(kept.handovers)
 
@@ -362,7 +362,7 @@ def test_transfers_share_the_link_or_go_one_after_the_other(engine: str, queues:
     its queue at w; the second at 2 w either way."""
     fleet = disaggregated(engine=engine, transfer="at_end", transfer_gb_per_s=1.0)
     assert fleet.transfer_queues == queues
-    done = run(fleet, RequestSet(np.zeros(2), np.full(2, 1000), np.full(2, 5)), RunOptions(check_laws=True))
+    done = run(fleet, RequestSet(np.zeros(2), np.full(2, 1000), np.full(2, 5)), RunOptions(check_invariants=True))
     path = path_of(fleet)
     begun, ended = done.handovers[:, 3], done.handovers[:, 4] - path.latency_s
     wire_s, gap_s = path.load(1000).in_s, begun[1] - begun[0]
@@ -383,7 +383,7 @@ def test_each_receiver_has_a_queue_of_its_own_where_there_are_several() -> None:
 
 def test_what_is_under_way_when_a_run_is_cut_has_no_end() -> None:
     pools = [Pool(rules(), Linear(), 1, "prefill"), Pool(rules(), Linear(), 1, "decode")]
-    options = RunOptions(check_laws=True, transfer=ports(), hand_over=DisaggregationPolicy(), horizon_s=2.75)
+    options = RunOptions(check_invariants=True, transfer=ports(), hand_over=DisaggregationPolicy(), horizon_s=2.75)
     done = run_pools(pools, requests([0.0, 1.0], [4, 4], [3, 3]), options)
     assert done.handovers[0, 4] == 2.5
     assert np.isnan(done.handovers[1, 4])
@@ -413,7 +413,7 @@ def test_slices_send_through_the_card_of_their_gpu() -> None:
     wholes = [links(Stands(1, 2 + i, i)) for i in range(2)]  # type: ignore[arg-type]
     assert wholes[0] != wholes[1]
     work = RequestSet(np.zeros(2), np.full(2, 1500), np.full(2, 5))
-    done = run(fleet, work, RunOptions(check_laws=True))
+    done = run(fleet, work, RunOptions(check_invariants=True))
     begun, ended = done.handovers[:, 3], done.handovers[:, 4]
     assert begun[0] == begun[1]
     assert ended[0] == ended[1]
@@ -427,7 +427,7 @@ def test_replicas_of_one_node_share_its_card() -> None:
     fleet = compile_fleet(Deployment(model="llama3.2-3b", hardware="2*a10gx8", disaggregation=split, **keys))  # type: ignore[arg-type]
     path = path_of(fleet)
     assert path.source_bytes_per_s == 12.5e9
-    done = run(fleet, RequestSet(np.zeros(4), np.full(4, 1000), np.full(4, 3)), RunOptions(check_laws=True))
+    done = run(fleet, RequestSet(np.zeros(4), np.full(4, 1000), np.full(4, 3)), RunOptions(check_invariants=True))
     assert np.ptp(done.handovers[:, 3]) == 0.0
     took_s = done.handovers[:, 4] - done.handovers[:, 3]
     assert took_s == pytest.approx(4 * path.load(1000).in_s + path.latency_s)

@@ -46,7 +46,7 @@ def load(images: str | None, n: int = 20, rate: float = 2.0, model: str = QWEN, 
 
 
 def serve(sent: RequestSet, deployed: CompiledDeployment = DEPLOYED) -> Run:
-    return simulate(deployed, sent, RunOptions(check_laws=True))
+    return simulate(deployed, sent, RunOptions(check_invariants=True))
 
 
 def alone(resolution: str, deployed: CompiledDeployment = DEPLOYED) -> float:

@@ -22,7 +22,7 @@ from tests.simulator.worlds import Linear, requests, rules
 
 def simulate(stages: int, work: RequestSet, timer: Linear | None = None, **changes: object) -> Run:
     chosen = rules(pipeline_stages=stages, **changes)
-    return run_rules(chosen, timer or Linear(), work, 1, RunOptions(check_laws=True))
+    return run_rules(chosen, timer or Linear(), work, 1, RunOptions(check_invariants=True))
 
 
 def test_two_batches_are_in_flight_half_a_step_apart() -> None:

@@ -22,7 +22,7 @@ rows = st.lists(st.tuples(st.integers(1, 24), st.integers(1, 16), st.integers(0,
 def simulate(engine: EngineRules, drawn: list[tuple[int, int, int]], spread: float = 0.25) -> Run:
     arrivals = np.cumsum([gap * spread for _, _, gap in drawn]).tolist()
     work = requests(arrivals, [i for i, _, _ in drawn], [o for _, o, _ in drawn])
-    return run_rules(engine, TIMER, work, 1, RunOptions(check_laws=True))
+    return run_rules(engine, TIMER, work, 1, RunOptions(check_invariants=True))
 
 
 def steps(run: Run) -> np.ndarray:  # type: ignore[type-arg]

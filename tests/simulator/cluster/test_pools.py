@@ -64,7 +64,7 @@ def apart(n_prefill: int = 1, n_decode: int = 1, **changes: object) -> list[Pool
 
 
 def simulate(pools: list[Pool], work: RequestSet, **options: object) -> Run:
-    return run_pools(pools, work, RunOptions(check_laws=True, **options))  # type: ignore[arg-type]
+    return run_pools(pools, work, RunOptions(check_invariants=True, **options))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("fast", [True, False])
@@ -315,7 +315,7 @@ def test_a_fleet_of_two_models_and_two_kinds_of_hardware_adds_up() -> None:
     done = run(
         CompiledFleet(tuple(replace(p, resolved=replace(p.resolved, site=str(i))) for i, p in enumerate(plants))),
         work,
-        RunOptions(check_laws=True),
+        RunOptions(check_invariants=True),
     )
     assert np.bincount(done.replica).tolist() == [20, 10, 10]
     assert set(done.replica[::2]) == {0}

@@ -85,8 +85,8 @@ def answered(done: Run) -> bool:
 @given(st.data())
 def test_laws_hold_and_fast_forward_is_exact(engine: str, data: st.DataObject) -> None:
     fleet, work = data.draw(deployments(engine)), data.draw(workloads())
-    slow = simulate(fleet, work, RunOptions(fast_forward=False, check_laws=True))
-    fast = simulate(fleet, work, RunOptions(check_laws=True))
+    slow = simulate(fleet, work, RunOptions(fast_forward=False, check_invariants=True))
+    fast = simulate(fleet, work, RunOptions(check_invariants=True))
     assert answered(fast)
     np.testing.assert_array_equal(slow.status, fast.status)
     np.testing.assert_array_equal(slow.preemptions, fast.preemptions)

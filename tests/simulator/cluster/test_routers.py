@@ -29,7 +29,7 @@ NAMES = sorted(ROUTERS)
 def simulate(work: RequestSet, n: int = 2, router: object = "round_robin", **options: object) -> Run:
     engine = rules(**{k: options.pop(k) for k in ("kv_blocks", "max_num_seqs", "lag") if k in options})
     timer = options.pop("timer", Linear())
-    chosen = RunOptions(router=parse_router(router), check_laws=True, **options)  # type: ignore[arg-type]
+    chosen = RunOptions(router=parse_router(router), check_invariants=True, **options)  # type: ignore[arg-type]
     return run_pools([Pool(engine, timer, n)], work, chosen)  # type: ignore[arg-type]
 
 

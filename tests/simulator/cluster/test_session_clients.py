@@ -45,7 +45,7 @@ def drawn(seed: int, n: int, steady: bool = False, **changes: object) -> Request
 
 def serve(work: RequestSet, engine: EngineRules, replicas: int = 1, router: str = "round_robin") -> Run:
     """Serve requests and check every invariant."""
-    options = RunOptions(check_laws=True, router=router)
+    options = RunOptions(check_invariants=True, router=router)
     return run_rules(engine, Linear(base_s=0.125, prompt_token_s=1 / 64), work, replicas, options)
 
 
@@ -60,7 +60,7 @@ def by_hand(waits: list[tuple[int, int]], gap_s: list[float], **columns: object)
 def test_turns_spawned_agents_and_their_join_follow_the_clock() -> None:
     # Steps take 1 s: a request of two tokens takes 2 s alone. Turn 0; 1 and 2 at once after it; 3 waits for both.
     work = by_hand([(1, 0), (2, 0), (3, 1), (3, 2)], [0.5, 1.0, 1.5, 2.0])
-    run = run_rules(rules(), Linear(), work, options=RunOptions(check_laws=True))
+    run = run_rules(rules(), Linear(), work, options=RunOptions(check_invariants=True))
     assert run.arrival_s.tolist() == [0.5, 3.5, 4.0, 8.5]
     assert run.last_token_s.tolist() == [2.5, 5.5, 6.5, 10.5]
 
@@ -68,13 +68,13 @@ def test_turns_spawned_agents_and_their_join_follow_the_clock() -> None:
 def test_a_closed_loop_takes_a_session_when_the_last_request_of_the_one_before_has_ended() -> None:
     sessions = np.array([0, 0, 1, 2])
     work = by_hand([(1, 0)], [0.0, 1.0, 0.0, 3.0], sessions=sessions, concurrency=1)
-    run = run_rules(rules(), Linear(), work, options=RunOptions(check_laws=True))
+    run = run_rules(rules(), Linear(), work, options=RunOptions(check_invariants=True))
     assert run.arrival_s.tolist() == [0.0, 3.0, 5.0, 10.0]
 
 
 def test_sessions_of_an_open_loop_begin_at_their_arrivals() -> None:
     work = by_hand([(1, 0)], [0.0, 1.0, 0.0], sessions=np.array([0, 0, 1]), arrival_s=np.array([4.0, 0.0, 9.0]))
-    run = run_rules(rules(), Linear(), work, options=RunOptions(check_laws=True))
+    run = run_rules(rules(), Linear(), work, options=RunOptions(check_invariants=True))
     assert run.arrival_s.tolist() == [4.0, 7.0, 9.0]
 
 
@@ -84,7 +84,7 @@ def test_an_idle_time_of_the_whole_system_is_cut_and_no_other() -> None:
     graph = work.graph
     assert graph is not None
     work = replace(work, graph=replace(graph, longest_idle_s=10.0))
-    run = run_rules(rules(), Linear(), work, options=RunOptions(check_laws=True))
+    run = run_rules(rules(), Linear(), work, options=RunOptions(check_invariants=True))
     # From 2 s, 2 is due in 5 s: nothing is cut. From 9 s, 3 is due in 50 s and 1 in 93 s: 40 s are cut. From 21 s, 1 is
     # due in 41 s: 31 s are cut.
     assert run.arrival_s.tolist() == [0.0, 31.0, 7.0, 19.0]

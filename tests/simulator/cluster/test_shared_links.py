@@ -60,7 +60,7 @@ def serve(
 ) -> Run:
     pools = [Pool(rules(lag=lag), timer, counts[0], "prefill"), Pool(rules(lag=lag), timer, counts[1], "decode")]
     links = TransferLinks({(0, 1): wire}, uses=uses)
-    options = RunOptions(check_laws=True, transfer=links, hand_over=DisaggregationPolicy(), fast_forward=fast)
+    options = RunOptions(check_invariants=True, transfer=links, hand_over=DisaggregationPolicy(), fast_forward=fast)
     return run_pools(pools, work, options)
 
 
@@ -151,7 +151,7 @@ def test_a_replica_that_fails_no_longer_slows_the_transfers_on_its_link() -> Non
     pools = [Pool(rules(), Linear(), 1, "prefill"), Pool(rules(), Linear(), 2, "decode")]
     links = TransferLinks({(0, 1): Wire(0.25, 0.0)}, uses={1: Collectives(1.0)})
     work = requests([0.0, 2.0, 3.0], [4, 1, 8], [9, 2, 3])
-    done = run_pools(pools, work, RunOptions(check_laws=True, transfer=links, controllers=(Fails(),)))
+    done = run_pools(pools, work, RunOptions(check_invariants=True, transfer=links, controllers=(Fails(),)))
     assert done.completed.all()
     # Two seconds of blocks from 4.0 on, at half of the rate until 4.25. Then all of it, until the blocks of the request
     # that was lost and computed again leave the same replica at 5.25.
@@ -232,9 +232,9 @@ def test_a_run_over_shared_links_is_slower_and_keeps_all_laws() -> None:
     work = RequestSet(np.zeros(24), np.full(24, 3000), np.full(24, 60))
     links = transfer_links(fleet)
     assert links is not None
-    shared = run(fleet, work, RunOptions(check_laws=True, transfer=links))
+    shared = run(fleet, work, RunOptions(check_invariants=True, transfer=links))
     links.uses = {}
-    alone = run(fleet, work, RunOptions(check_laws=True, transfer=links))
+    alone = run(fleet, work, RunOptions(check_invariants=True, transfer=links))
     took = [float((done.handovers[:, 4] - done.handovers[:, 3]).mean()) for done in (shared, alone)]
     assert took[0] > 1.1 * took[1]
     assert shared.last_token_s.max() > alone.last_token_s.max()

@@ -114,7 +114,7 @@ def test_lookup_that_finds_nothing_costs_and_gains_nothing() -> None:
     tpot_s = {}
     for name, asked in (("plain", None), ("never", NGRAM | {"draft_rate": 0.001}), ("always", NGRAM)):
         plant = compile_deployment(plant_of(asked, max_num_seqs=48))  # type: ignore[arg-type]
-        found = summarise(simulate(plant, work(64, 32), RunOptions(check_laws=True)))["metrics"]
+        found = summarise(simulate(plant, work(64, 32), RunOptions(check_invariants=True)))["metrics"]
         tpot_s[name] = found["tpot_s"]["mean"]
         if name == "never":
             assert found["speculative"]["mean_acceptance_length"] == pytest.approx(1.0, abs=0.02)
@@ -163,7 +163,7 @@ def test_both_readings_agree_of_ranks_with_unequal_shares(asked: dict[str, objec
 
 def test_ranks_of_a_deployment_speculate() -> None:
     told = plant_of(MTP, model="deepseek-v3", hardware="h200x8", data_parallel=8, expert_parallel=True)
-    done = simulate(compile_deployment(told), work(24, 12), RunOptions(check_laws=True))  # type: ignore[arg-type]
+    done = simulate(compile_deployment(told), work(24, 12), RunOptions(check_invariants=True))  # type: ignore[arg-type]
     found = summarise(done)["metrics"]
     assert done.completed.all()
     assert found["ranks"]["dispatch"] == "least_requests"
@@ -238,7 +238,7 @@ def work(n: int = 40, concurrency: int = 4, seed: int = 0) -> RequestSet:
 
 def test_tokens_come_faster_by_what_is_accepted_and_slower_by_what_a_step_takes_longer() -> None:
     plant, plain = (compile_deployment(plant_of(asked)) for asked in (EAGLE, None))  # type: ignore[arg-type]
-    found = summarise(simulate(plant, work(), RunOptions(check_laws=True)))["metrics"]
+    found = summarise(simulate(plant, work(), RunOptions(check_invariants=True)))["metrics"]
     other = summarise(simulate(plain, work()))["metrics"]
     told = found["speculative"]
     assert told["mean_acceptance_length"] == pytest.approx(2.533, rel=0.03)
@@ -260,7 +260,7 @@ def test_seeds_draw_other_acceptances_and_one_seed_the_same() -> None:
 def test_decode_pools_speculate() -> None:
     apart = {"prefill_replicas": 1, "decode_replicas": 1}
     told = plant_of(EAGLE, hardware="h100x2", disaggregation=apart)
-    done = simulate(compile_fleet(told), work(), RunOptions(check_laws=True))  # type: ignore[arg-type]
+    done = simulate(compile_fleet(told), work(), RunOptions(check_invariants=True))  # type: ignore[arg-type]
     assert done.completed.all()
     assert summarise(done)["metrics"]["speculative"]["mean_acceptance_length"] > 2.2
 
@@ -339,7 +339,7 @@ def test_laws_hold_for_random_deployments(data: st.DataObject) -> None:
         np.zeros(n), np.array(draw(sizes)), np.array(draw(sizes)), concurrency=draw(st.integers(1, n))
     )
     plant = compile_deployment(told)  # type: ignore[arg-type]
-    done = simulate(plant, requests, RunOptions(check_laws=True))
+    done = simulate(plant, requests, RunOptions(check_invariants=True))
     assert (done.completed | done.rejected).all()
     log = StepLog.merged(done.logs)
     device_s = sum(p.device[:, :N_CLASSES].sum() for p in _priced(plant, log))

@@ -147,8 +147,8 @@ def with_policy(world: World, policy: str) -> World:
 def test_fast_forward_changes_nothing(policy: str, world: World, hash_block_tokens: int) -> None:
     world = with_policy(world, policy)
     world = replace(world, requests=replace(world.requests, hash_block_tokens=hash_block_tokens))
-    slow = simulate(world, fast_forward=False, check_laws=True)
-    fast = simulate(world, fast_forward=True, check_laws=True)
+    slow = simulate(world, fast_forward=False, check_invariants=True)
+    fast = simulate(world, fast_forward=True, check_invariants=True)
     assert_same(slow, fast)
     assert max(len(log) for log in fast.logs) <= max(len(log) for log in slow.logs)
 

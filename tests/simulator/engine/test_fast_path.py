@@ -285,7 +285,7 @@ def test_shared_content_and_closed_loops_keep_to_the_general_loop(served: list[i
     run_rules(engine, Linear(), requests([0.0, 1.0], [8, 8], [4, 4], [[1, 2], [1, 2]]))
     run_rules(engine, Linear(), requests([0.0, 0.0], [8, 8], [4, 4], None, 1))
     run_rules(engine, Linear(), requests([0.0, 0.0], [8, 8], [4, 4]), 2, RunOptions(router="least_outstanding"))
-    run_rules(engine, Linear(), requests([0.0, 1.0], [8, 8], [4, 4]), 1, RunOptions(check_laws=True))
+    run_rules(engine, Linear(), requests([0.0, 1.0], [8, 8], [4, 4]), 1, RunOptions(check_invariants=True))
     run_rules(engine, Linear(), requests([0.0, 1.0], [8, 8], [4, 4]), 1, RunOptions(horizon_s=2.0))
     assert served == []
     run_rules(engine, Linear(), requests([0.0, 1.0], [8, 8], [4, 4]))

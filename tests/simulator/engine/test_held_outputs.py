@@ -35,7 +35,7 @@ def test_waiting_delays_what_clients_see_and_no_step(work: list[tuple[float, int
     engine = rules(policy="sglang", lag=1, max_num_batched_tokens=16)
 
     def simulated(launch_s: float) -> Run:
-        chosen = RunOptions(check_laws=True)
+        chosen = RunOptions(check_invariants=True)
         return run_rules(replace(engine, held_launch_s=launch_s), TIMER, load, 1, chosen)
 
     free, held = simulated(0.0), simulated(LAUNCH_S)
@@ -53,7 +53,7 @@ def test_waiting_delays_what_clients_see_and_no_step(work: list[tuple[float, int
 
 def test_a_lone_request_waits_for_no_launch() -> None:
     engine = rules(policy="sglang", lag=1, held_launch_s=LAUNCH_S)
-    run = run_rules(engine, TIMER, requests([0.0], [8], [3]), 1, RunOptions(check_laws=True))
+    run = run_rules(engine, TIMER, requests([0.0], [8], [3]), 1, RunOptions(check_invariants=True))
     assert (run.first_token_s.tolist(), run.last_token_s.tolist()) == ([2.0], [4.0])
 
 

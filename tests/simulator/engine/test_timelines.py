@@ -23,7 +23,7 @@ BOTH = pytest.mark.parametrize("fast", [True, False])
 def simulate(
     engine: EngineRules, work: object, fast: bool = True, timer: Linear | None = None, **options: object
 ) -> Run:
-    chosen = RunOptions(fast_forward=fast, check_laws=True, **options)  # type: ignore[arg-type]
+    chosen = RunOptions(fast_forward=fast, check_invariants=True, **options)  # type: ignore[arg-type]
     return run_rules(engine, timer or Linear(), work, 1, chosen)  # type: ignore[arg-type]
 
 

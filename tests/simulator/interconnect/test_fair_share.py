@@ -27,7 +27,7 @@ Sent = tuple[float, float, dict[str, float]]  # when, size, seconds on each link
 def ends(*sent: Sent, slow: Mapping[float, tuple[str, float]] | None = None) -> list[float]:
     """When each arrives. slow: at which time which link takes how many times as long."""
     clock, found = Clock(), [0.0] * len(sent)
-    links = FairShareNetwork(clock, check_laws=True)
+    links = FairShareNetwork(clock, check_invariants=True)
 
     def begin(i: int) -> None:
         flow = SharedTransfer(sent[i][1], sent[i][2], 0.0, lambda: found.__setitem__(i, clock.now))
@@ -88,7 +88,7 @@ def test_a_link_turns_slow_while_it_carries() -> None:
 
 def test_one_after_the_other_where_an_engine_does_so() -> None:
     clock, found = Clock(), dict[str, float]()
-    links = FairShareNetwork(clock, check_laws=True)
+    links = FairShareNetwork(clock, check_invariants=True)
 
     def flow(name: str) -> SharedTransfer:
         return SharedTransfer(1.0, {"out": 1.0, name[0]: 1.0}, 0.5, lambda: found.__setitem__(name, clock.now))
@@ -147,7 +147,7 @@ def test_links_are_full_and_never_more_and_all_is_sent_once(sent: list[Sent], sl
 def test_pieces_leave_no_sooner_than_they_are_there(prompts: list[tuple[float, float, float]], n: int) -> None:
     """Under the same laws, and the bounds of each: the last piece follows the prompt."""
     clock, found = Clock(), dict[int, float]()
-    links = FairShareNetwork(clock, check_laws=True, remembers=True)
+    links = FairShareNetwork(clock, check_invariants=True, remembers=True)
     done = sorted((begun_s + took_s, begun_s, wire_s) for begun_s, took_s, wire_s in prompts)
 
     def begin(i: int) -> None:

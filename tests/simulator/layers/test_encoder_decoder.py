@@ -46,7 +46,7 @@ def encoding(**changes: object) -> EngineRules:
 
 
 def simulate(engine: EngineRules, work: object, fast: bool = True) -> Run:
-    return run_rules(engine, Linear(), work, 1, RunOptions(fast_forward=fast, check_laws=True))  # type: ignore[arg-type]
+    return run_rules(engine, Linear(), work, 1, RunOptions(fast_forward=fast, check_invariants=True))  # type: ignore[arg-type]
 
 
 def total_flops(lines: list[OperatorCall]) -> float:

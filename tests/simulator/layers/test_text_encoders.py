@@ -191,7 +191,7 @@ def test_a_padded_batch_by_hand() -> None:
     """Prompts of 60 and 100 padded to 100, one step for them, then decodes to the longest output of 5."""
     plant = served(**STATIC)
     free = replace(engine_rules(plant), host=NO_HOST)
-    run = run_rules(free, plant.cost, requests([0.0] * 2, [60, 100], [3, 5]), options=RunOptions(check_laws=True))
+    run = run_rules(free, plant.cost, requests([0.0] * 2, [60, 100], [3, 5]), options=RunOptions(check_invariants=True))
     (log,) = run.replicas[0].logs
     steps = [plant.cost.cycle_s(prompts(2, 100)), *(plant.cost.cycle_s(decodes(2, 100 + k)) for k in range(4))]
     assert float(log.total_s.sum()) == pytest.approx(sum(steps), rel=1e-9)
@@ -204,7 +204,7 @@ def test_laws_hold_in_flight_with_prompts_of_all_lengths() -> None:
     plant = served(engine="trtllm", max_num_seqs=4, kv_blocks=64)
     rng = np.random.default_rng(3)
     work = requests(np.sort(rng.uniform(0, 1, 40)).tolist(), rng.integers(1, 513, 40).tolist(), [20] * 40)
-    slow, fast = (simulate(plant, work, RunOptions(fast_forward=ff, check_laws=True)) for ff in (False, True))
+    slow, fast = (simulate(plant, work, RunOptions(fast_forward=ff, check_invariants=True)) for ff in (False, True))
     assert fast.completed.all()
     assert np.allclose(slow.last_token_s, fast.last_token_s, rtol=0, atol=1e-9)
 

@@ -75,7 +75,7 @@ def worlds(draw: st.DrawFn) -> tuple[EngineRules, Linear, RequestSet]:
 
 
 def serve(world: tuple[EngineRules, Linear, RequestSet], **options: object) -> Run:
-    return run_rules(*world, options=RunOptions(check_laws=True, **options))  # type: ignore[arg-type]
+    return run_rules(*world, options=RunOptions(check_invariants=True, **options))  # type: ignore[arg-type]
 
 
 def assert_same(a: Run, b: Run) -> None:
@@ -199,7 +199,7 @@ def test_ranks_that_share_nothing_are_replicas(world: tuple[EngineRules, Request
     that deals in turn. Where it does not, a group is never ahead of them. (Scheduled ahead, a rank whose only seat is
     freed by a step misses the next, which others have begun.)"""
     engine, work = world
-    timer, options = Linear(TICK, decode_s), RunOptions(check_laws=True)
+    timer, options = Linear(TICK, decode_s), RunOptions(check_invariants=True)
     apart = run_rules(engine.of_rank(), timer, work, engine.attention_ranks, options)
     done = run_rules(engine, timer, work, 1, options)
     np.testing.assert_array_equal(done.status, apart.status)

@@ -55,7 +55,7 @@ def imaged(
 def serve(sent: RequestSet, budget: int = 64, cache: int = 64, **changes: object) -> Run:
     encoder_limits = EncoderLimits(budget, cache, rejects=changes.get("policy") != "sglang")
     limits = rules(encoder_limits=encoder_limits, **changes)
-    return run_rules(limits, Seeing(), sent, 1, RunOptions(check_laws=True))
+    return run_rules(limits, Seeing(), sent, 1, RunOptions(check_invariants=True))
 
 
 def work(run: Run) -> list[tuple[int, int, int]]:
@@ -164,7 +164,7 @@ def test_text_alone_runs_as_without_images(
     load: tuple[RequestSet, list[list[int]], list[list[int]]], lag: int, blocks: int
 ) -> None:
     limits = {"lag": lag, "kv_blocks": blocks, "max_num_batched_tokens": 24, "max_num_seqs": 4}
-    options = RunOptions(check_laws=True)
+    options = RunOptions(check_invariants=True)
     plain = run_rules(rules(**limits), Linear(), load[0], 1, options)
     served = serve(load[0], **limits)
     assert [a.table().tobytes() for a in plain.replicas[0].logs] == [

@@ -57,7 +57,7 @@ def ordered(order: str, **changes: object) -> EngineRules:
 
 
 def run_one(engine: EngineRules, work: RequestSet, fast: bool, timer: Linear | None = None, **options: object) -> Run:
-    chosen = RunOptions(fast_forward=fast, check_laws=True, **options)  # type: ignore[arg-type]
+    chosen = RunOptions(fast_forward=fast, check_invariants=True, **options)  # type: ignore[arg-type]
     return run_rules(engine, timer or Linear(), work, 1, chosen)
 
 
@@ -239,8 +239,8 @@ def able(policy: str, world: World) -> World:
 @given(queues())
 def test_fast_forward_changes_nothing(policy: str, world: World) -> None:
     world = able(policy, world)
-    slow = simulate(world, fast_forward=False, check_laws=True)
-    fast = simulate(world, fast_forward=True, check_laws=True)
+    slow = simulate(world, fast_forward=False, check_invariants=True)
+    fast = simulate(world, fast_forward=True, check_invariants=True)
     assert_same(slow, fast)
     assert not np.isin(slow.status, [0, 1]).any()  # everybody was answered, or gave up
 

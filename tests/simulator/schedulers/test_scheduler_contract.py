@@ -31,7 +31,7 @@ sizes = st.lists(st.tuples(st.integers(1, 24), st.integers(1, 16), st.integers(0
 
 
 def simulate(engine: EngineRules, work: object, timer: Linear | None = None, **options: bool) -> Run:
-    return run_rules(engine, timer or Linear(), work, 1, RunOptions(check_laws=True, **options))  # type: ignore[arg-type]
+    return run_rules(engine, timer or Linear(), work, 1, RunOptions(check_invariants=True, **options))  # type: ignore[arg-type]
 
 
 def work_of(rows: list[tuple[int, int, int]]) -> object:

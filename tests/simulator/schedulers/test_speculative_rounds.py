@@ -36,7 +36,7 @@ def speculating(rates: tuple[float, ...] = SOME, **changes: object) -> EngineRul
 
 
 def simulate(engine: EngineRules, work: object = WORK, timer: Linear | None = None, **options: object) -> Run:
-    chosen = RunOptions(check_laws=True, **options)  # type: ignore[arg-type]
+    chosen = RunOptions(check_invariants=True, **options)  # type: ignore[arg-type]
     replicas = 3 if "router" in options else 1
     return run_rules(engine, timer or Linear(), work, replicas, chosen)  # type: ignore[arg-type]
 
@@ -168,7 +168,7 @@ def test_decode_replicas_speculate_on_what_others_prefilled() -> None:
     """The first round after a hand-over has nothing drafted, and carries its padding (vLLM)."""
     engine = speculating(ALL)
     pools = [Pool(engine, Linear(), 1, "prefill"), Pool(engine, Linear(), 1, "decode")]
-    run = run_pools(pools, requests([0.0], [5], [10]), RunOptions(check_laws=True))
+    run = run_pools(pools, requests([0.0], [5], [10]), RunOptions(check_invariants=True))
     assert run.completed.all()
     assert run.logs[1].accepted.tolist() == [0.0, 3.0, 3.0]
     assert run.logs[1].emitted.tolist() == [1.0, 4.0, 4.0]

@@ -24,7 +24,7 @@ SWAP = SwapRules(1000, 0.25)
 
 
 def simulate(engine: EngineRules, work: RequestSet, fast: bool = True, timer: Linear | None = None) -> Run:
-    return run_rules(engine, timer or Linear(), work, 1, RunOptions(fast_forward=fast, check_laws=True))
+    return run_rules(engine, timer or Linear(), work, 1, RunOptions(fast_forward=fast, check_invariants=True))
 
 
 @BOTH

@@ -66,7 +66,7 @@ function recommended(view, files) {
           textTable(view.regions, "Prices by region"),
         ])
       : null,
-    view.sections.length ? fold("Users, ownership, power and quality", () => pairs(view.sections)) : null,
+    view.sections.length ? fold("Further sections", () => pairs(view.sections)) : null,
     fold("How sure is this?", () => [
       ...others.filter((f) => f.name === "evidence").map((f) => figure(f)),
       view.errors ? textTable(view.errors, "Published error of the prices") : null,

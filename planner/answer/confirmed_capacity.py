@@ -1,0 +1,196 @@
+"""The search for the capacity of a plan: the highest rate that runs with several seeds confirm.
+
+It begins at the capacity that one seed has found, and the latency curve tells which lower or higher rate to try next.
+Inference tasks have no latency curve and lower the rate in fixed steps (`planner/networks/measure.py`), and the capacity
+of agents is a whole number of them (`planner/agents/capacity.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+from planner.answer.confirmed_rates import ConfirmedRates, PlanPoint, SeedBudget
+from planner.evaluation.capacity import TOLERANCE
+from planner.evaluation.confidence import Confidence
+from planner.evaluation.evaluator import Verdict
+from planner.problem.candidate import Candidate
+
+#: Most reductions of the rate if the whole cluster, or the noise between seeds, makes it less certain than one replica.
+_MOST_REDUCTIONS: Final = 8
+
+#: Largest factor between a capacity and a higher rate that is not confirmed, once there is one.
+_BETWEEN: Final = 1.05
+
+#: Largest factor by which a confirmed rate is raised at a time.
+_RAISE: Final = 1.15
+
+
+@dataclass(slots=True)
+class ConfirmedCapacity:
+    """The search for the highest confirmed rate of one candidate.
+
+    Attributes:
+        rates: Simulates the candidate at the rates.
+        candidate: The candidate.
+        budget: The numbers of seeds and of raises.
+        is_capacity: Whether the start is the capacity of one seed. If the budget confirms rates, such a start is raised
+            only if all seeds together confirm a rate that is higher by `_RAISE`.
+        seen: The verdicts that form the latency curve; those at the rates that are tried are added.
+    """
+
+    rates: ConfirmedRates
+    candidate: Candidate
+    budget: SeedBudget
+    is_capacity: bool
+    seen: list[Verdict] = field(default_factory=list)
+
+    def beside(
+        self, start: float | None, at_required: tuple[PlanPoint, list[Verdict]], met: bool
+    ) -> tuple[float | None, str | None]:
+        """Return the capacity beside a required rate, and what limits it.
+
+        It is found as without a required rate, but not on the other side of that rate: it is at least the rate if the
+        plan meets it, and below it otherwise. It is None if no rate is confirmed.
+
+        Args:
+            start: The rate at which the search begins, requests per second; None: one seed meets no rate.
+            at_required: The figures at the required rate, and the verdicts around it.
+            met: Whether the required rate is confirmed.
+        """
+        at, around = at_required
+        rate = at.requests_per_s
+        if start is None and not met:
+            return None, None
+        start = start or rate
+        begin = max(start, rate) if met else min(start, rate / (1 + TOLERANCE))
+        if begin == rate:
+            near, found = at, around
+        else:
+            near, found = self.rates.point_and_around(self.candidate, begin, self.budget)
+        self.seen += found
+        near, limit, curve = self.highest(near, list(found))
+        capacity = near.requests_per_s if self.rates.is_confirmed(near, curve) else None
+        if met:
+            capacity = max(capacity or rate, rate)
+        elif capacity is not None and capacity >= rate:
+            capacity = self.rates.confident_rate(rate / (1 + TOLERANCE), at, around)[0]
+        return capacity, limit
+
+    def highest(self, start: PlanPoint, around: list[Verdict]) -> tuple[PlanPoint, str | None, list[Verdict]]:
+        """Return the highest confirmed rate, what limits it, and the verdicts that confirm it.
+
+        If the budget confirms rates, these are the verdicts around that rate alone, as in a request for that rate. The
+        rate is the last one tried if none is confirmed.
+
+        Args:
+            start: The figures at the start.
+            around: The verdicts around the start.
+        """
+        at, limit = self._highest_by_curve(start)
+        if not self.budget.confirms:
+            return at, limit, self.seen
+        if at is start:
+            return at, limit, around
+        for _ in range(_MOST_REDUCTIONS):
+            around = self.rates.shared_out(self.rates.around(self.candidate, at.requests_per_s, self.budget.curve))
+            self.seen += around
+            bars = self.rates.bars(at.verdict, around, at.error)
+            if self.rates.meets_confidence(at.verdict, bars):
+                break
+            limit = self.rates.missed(at.verdict, bars)
+            lower_per_s = at.requests_per_s / (1 + TOLERANCE)
+            found_per_s, _ = self.rates.confident_rate(lower_per_s, at, around)
+            at = self._point(found_per_s or lower_per_s)
+        return at, limit, around
+
+    def _point(self, rate: float) -> PlanPoint:
+        return self.rates.point(self.candidate, rate, self.budget)
+
+    def _highest_by_curve(self, start: PlanPoint) -> tuple[PlanPoint, str | None]:
+        """Return the highest rate that all verdicts together confirm, and what limits it.
+
+        It is the last rate tried if there is none. Rates come from the latency curve, and each is simulated with all
+        seeds before it counts. A confirmed start is raised as often as the budget allows.
+        """
+        at, limit = self._lowered(start)
+        if limit is None and not self.budget.confirms:
+            return self._raised_once(at)
+        if limit is None and self.is_capacity:
+            _, limit = self._confident_rate(at.requests_per_s * _RAISE, at)  # one seed may meet less than the others
+        if limit is not None:
+            return at, limit
+        speed, reached = self.rates.tester.allowance(self.candidate).speed, [at]
+        for _ in range(self.budget.most_raises):
+            highest = reached[-1].requests_per_s * _RAISE
+            self.seen.append(self.rates.verdict(self.candidate, highest * speed, self.budget.curve))
+            found_per_s, limit = self._confident_rate(highest, reached[-1])
+            least_per_s = reached[-1].requests_per_s * (1 + TOLERANCE)
+            if found_per_s is None or found_per_s <= least_per_s:
+                break
+            higher, missed = self._lowered(self._point(found_per_s), least_per_s)
+            limit = missed or limit
+            if higher.requests_per_s > least_per_s and self._is_confirmed(higher):
+                reached.append(higher)
+            if missed:
+                break
+        return reached[-1], limit
+
+    def _raised_once(self, at: PlanPoint) -> tuple[PlanPoint, str | None]:
+        """Return the highest confirmed rate up to `_RAISE` above a confirmed point, and what limits it.
+
+        One seed, from whose capacity the point comes, may meet less than several, with which the winner is raised.
+        """
+        found_per_s, limit = self._confident_rate(at.requests_per_s * _RAISE, at)
+        least_per_s = at.requests_per_s * (1 + TOLERANCE)
+        if found_per_s is None or found_per_s <= least_per_s:
+            return at, limit
+        higher = self._point(found_per_s)
+        bars = self._bars(higher)
+        if self.rates.meets_confidence(higher.verdict, bars):
+            return higher, limit
+        return self._raised_between(at, found_per_s), self.rates.missed(higher.verdict, bars)
+
+    def _lowered(self, at: PlanPoint, least_per_s: float = 0.0) -> tuple[PlanPoint, str | None]:
+        """Return the first confirmed rate from a start downwards, and what limits it.
+
+        What limits it is None if the start is confirmed. If no rate above `least_per_s` is confirmed, the result is
+        the last rate tried.
+        """
+        limit, unconfirmed_per_s = None, at.requests_per_s
+        for _ in range(_MOST_REDUCTIONS):
+            bars = self._bars(at)
+            if self.rates.meets_confidence(at.verdict, bars):
+                return self._raised_between(at, unconfirmed_per_s), limit
+            limit, unconfirmed_per_s = self.rates.missed(at.verdict, bars), at.requests_per_s
+            found_per_s, _ = self._confident_rate(at.requests_per_s, at)
+            rate = min(at.requests_per_s / (1 + TOLERANCE), found_per_s or at.requests_per_s)
+            if rate <= least_per_s:
+                break
+            at = self._point(rate)
+        return at, limit
+
+    def _raised_between(self, at: PlanPoint, unconfirmed_per_s: float) -> PlanPoint:
+        """Return a confirmed point, at most a factor of `_BETWEEN` below a rate that is not confirmed.
+
+        A latency curve that rises late may lead from such a rate to one that is far too low.
+        """
+        while unconfirmed_per_s > at.requests_per_s * _BETWEEN:
+            middle = self._point(math.sqrt(at.requests_per_s * unconfirmed_per_s))
+            if self._is_confirmed(middle):
+                at = middle
+            else:
+                unconfirmed_per_s = middle.requests_per_s
+        return at
+
+    # ---- by all verdicts so far
+
+    def _bars(self, at: PlanPoint) -> list[Confidence]:
+        return self.rates.bars(at.verdict, self.seen, at.error)
+
+    def _is_confirmed(self, at: PlanPoint) -> bool:
+        return self.rates.is_confirmed(at, self.seen)
+
+    def _confident_rate(self, highest_per_s: float, at: PlanPoint) -> tuple[float | None, str | None]:
+        return self.rates.confident_rate(highest_per_s, at, self.seen)
