@@ -31,6 +31,9 @@ LEAST_LIMIT_S: Final = 1e-6
 #: Other spellings of units, for error messages.
 _UNITS_AS_WRITTEN: Final = {"": "s", "sec": "s", "µs": "us", "m": "min", "mins": "min", "minutes": "min", "hours": "h"}
 
+#: A limit without a unit from this number on is taken for milliseconds in error messages.
+_LEAST_LIKELY_MS: Final = 20.0
+
 DEFAULT_METRIC: Final = TTFT.name
 
 #: Statistics that answers, reports and predictions hold of each latency.
@@ -295,6 +298,8 @@ def _limit_s(text: str) -> float:
     number, unit = match[1], match[2].lower()
     if unit not in UNIT_S:
         near = _UNITS_AS_WRITTEN.get(unit) or nearest_name(unit, UNIT_S) or "s"
+        if not unit and abs(float(number)) >= _LEAST_LIKELY_MS:
+            near = "ms"
         raise InputError("an SLO limit has the unit us, ms, s, min or h", text, f"{_above_zero(number)}{near}")
     value_s = _seconds_of(float(number), unit)
     if not 0 < value_s < float("inf"):

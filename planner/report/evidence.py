@@ -86,13 +86,25 @@ _BINDS_WORDS: Final = (
     "resource, with the same requests. How much of a resource is used does not decide that."
 )
 
+#: What replaces the definition where the gains were not simulated.
+_NOT_SIMULATED_WORDS: Final = (
+    "What binds was not simulated for this page, nor which inputs would change the answer. "
+    "`plan report ANSWER.json --html FILE` adds both."
+)
+
 
 def binds(plan: Plan, s: ReportSimulations) -> PageSection:
     """Return the section of the bottleneck: time and memory."""
     parts: list[Markup] = [paragraph(_step_words(part)) for part in s.parts]
-    parts.append(paragraph(_BINDS_WORDS))
-    rows = [(u.resource, u.words, u.of, used_text(u), gain_text(u), "binds" if u.binds else "") for u in s.uses]
-    parts.append(table(("Resource", "Quantity", "Share of", "Used", "10 % more of it: capacity", ""), rows, words=3))
+    head: tuple[str, ...] = ("Resource", "Quantity", "Share of", "Used")
+    rows: list[tuple[str, ...]] = [(u.resource, u.words, u.of, used_text(u)) for u in s.uses]
+    if any(u.gain is not None for u in s.uses):
+        parts.append(paragraph(_BINDS_WORDS))
+        head = (*head, "10 % more of it: capacity", "")
+        rows = [(*row, gain_text(u), "binds" if u.binds else "") for row, u in zip(rows, s.uses, strict=True)]
+    else:
+        parts.append(paragraph(_NOT_SIMULATED_WORDS))
+    parts.append(table(head, rows, words=3))
     if plan.time_breakdown:
         caption = "Simulated replica time of the answer's own runs by class of operator."
         height = 90 + 30 * sum(v > 0 for v in plan.time_breakdown.values())

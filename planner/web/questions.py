@@ -36,6 +36,9 @@ SERVER_KEYS: Final = ("search.study", "search.workers", "search.distributed")
 
 _FIXED: Final = "fixed."
 
+#: Keys that a title states where they differ from their defaults.
+_TITLE_KEYS: Final = ("rate", "users", "agents", "workload", "engine", "objective", "confidence")
+
 #: What a plan is for; plans for different subjects have no figures in common.
 Subject = Literal["language", "agents", "network"]
 
@@ -59,7 +62,8 @@ class Question:
         """Return the question in a few words."""
         named = self._named(self.scenario)
         objectives = ", ".join(named.get("slo", ()))
-        return f"{named['model']} on {named['hardware']}: {objectives}"
+        further = [f"{name} {named[name]}" for name in _TITLE_KEYS if named.get(name) is not None]
+        return "; ".join([f"{named['model']} on {named['hardware']}: {objectives}", *further])
 
     @property
     def key(self) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
-from catalogs.ui.words import dollars, percent, rate, seconds, sure_percent
+from catalogs.ui.words import digits, dollars, kilowatts, percent, rate, seconds, sure_percent
 from planner.answer.plan_schema import Plan, SloResult, difference_words
 from planner.answer.schema import Answer, Refusal, Suggestion
 from planner.cli.screens.plan import render
@@ -91,6 +91,14 @@ def _cards(answer: Answer, plan: Plan) -> Iterator[tuple[str, str, str]]:
         if not (answer.request.objective == "latency" and answer.request.requests_per_s is None):
             each = dollars(cost.usd_per_million_output_tokens)
             yield "Cost per token", each, "per million output tokens, the whole bill"
+    if plan.energy is not None and plan.energy.j_per_output_token is not None:
+        grams = plan.energy.gco2e_per_million_output_tokens
+        yield (
+            "Energy per output token",
+            f"{digits(plan.energy.j_per_output_token)} J",
+            f"{kilowatts(plan.energy.w_mean)} on average",
+        )
+        yield "Carbon", "unknown" if grams is None else f"{digits(grams)} gCO2e", "per million output tokens"
     carried = f"capacity {plan.capacity_words}; {plan.limit_words}" if plan.limit_words else "no capacity found"
     yield "Rate", rate(plan.requests_per_s), carried
     least = min((row.probability_met for row in plan.slo), default=None)

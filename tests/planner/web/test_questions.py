@@ -70,7 +70,7 @@ def test_agents_and_their_objectives_are_spelled_as_they_were_written(uploads: U
     slo = ["interactivity.p90=30", "session.p90=3h"]
     question = read_question(BASE | {"slo": slo, "workload": "agentic-coding", "agents": 8}, uploads, "")
     assert question.scenario["slo"] == slo
-    assert question.title.endswith("interactivity.p90=30, session.p90=3h")
+    assert question.title.endswith("interactivity.p90=30, session.p90=3h; agents 8; workload agentic-coding")
     assert "--slo interactivity.p90=30,session.p90=3h" in question.spellings()["command"]
 
 

@@ -96,7 +96,7 @@ class SearchReport:
         if done < self._done:  # the next group has begun
             self._earlier += self._done
         self._done = done
-        words = "candidates simulated"
+        words = "candidates tried" if done < planned else "candidates tried; the figures of the answer follow"
         self._task.report(
             self._earlier + done, self._earlier + planned, words, None if best is None else self._best(best)
         )

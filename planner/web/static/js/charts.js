@@ -5,7 +5,7 @@ export const COLOURS = ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "
 
 export const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
 
-export const MARKS = ["circle", "square", "diamond", "triangle-up", "x", "cross", "star", "triangle-down"];
+export const MARKS = ["circle", "square", "diamond", "triangle-up", "x", "cross", "star", "triangle-down", "hexagon"];
 
 export const HATCHES = ["", "/", ".", "x", "\\", "-", "+"];
 

@@ -166,10 +166,12 @@ function show(result, job) {
 
 /** Return what the marks of the chart are. */
 function captionOf(names, simulated) {
-  const others = counted(simulated.filter((p) => !p.on_front).length, "simulated point");
+  const others = counted(simulated.filter((p) => !p.on_front && p.holds).length, "simulated point");
   const third = names.length > 2 ? ` The third axis, ${names[2].words}, is the size of a mark.` : "";
   const star = "the star is the best balance";
-  return `Filled marks are the front, hollow ones the other ${others}; ${star}.${third} Choose one for its deployment.`;
+  const missed = simulated.filter((p) => !p.holds).length;
+  const out = missed ? ` Not shown: ${counted(missed, "point")} that missed a limit or could not keep up.` : "";
+  return `Filled marks are the front, hollow ones the other ${others}; ${star}.${third}${out} Choose one for its deployment.`;
 }
 
 function figure({ axes: names, front, simulated }, best) {
@@ -177,7 +179,7 @@ function figure({ axes: names, front, simulated }, best) {
   const value = (p, axis) => p.values[axis.name];
   const largest = z ? Math.max(...front.map((p) => value(p, z))) : 1;
   const size = (p) => (z ? 7 + 16 * Math.sqrt(value(p, z) / largest) : 10);
-  const others = simulated.filter((p) => !p.on_front && value(p, x) !== null && value(p, y) !== null);
+  const others = simulated.filter((p) => !p.on_front && p.holds && value(p, x) !== null && value(p, y) !== null);
   const valueWords = (p) => names.map((axis) => `${axis.words}: ${amount(value(p, axis), axis.unit)}`);
   const hover = (p) =>
     [`${p.words} on ${p.hardware}`, `${digits(p.requests_per_s)} requests/s`, ...valueWords(p)].join("<br>");

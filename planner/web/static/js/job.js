@@ -120,7 +120,7 @@ const RESULTS = {
   result: "JSON",
   "result.csv": "CSV",
   "result.parquet": "Parquet",
-  "result.html": "Full report",
+  "result.html": "Report",
   "files.zip": "Files to deploy (zip)",
 };
 

@@ -32,7 +32,7 @@ function estimate(guess) {
   const fits = guess.fits ? el("span", { class: "good" }, "It fits") : el("span", { class: "bad" }, "It does not fit");
   const range = guess.uncertainty ?? {};
   const rows = [
-    ["Memory", fits, guess.hardware ?? ""],
+    ["Memory", fits, [guess.hardware, guess.weight_dtype && `${guess.weight_dtype} weights`].filter(Boolean).join(", ")],
     [
       "First guess",
       value(guess.gpus, (n) => counted(n, "accelerator")),

@@ -199,9 +199,10 @@ function hint(text) {
   return el("p", {}, kind ? el("a", { href: `/catalog?kind=${kind}` }, `All ${kind} of the catalog`) : text);
 }
 
-/** Return a text with a capital first letter and a full stop. */
+/** Return a text with a capital first letter and a full stop; names such as "ttft.p99" and "h100x8" stay as typed. */
 export function sentence(text) {
   const end = /[.!?:]$/.test(text) ? "" : ".";
+  if (/^\S*(\d|\.[a-z])/i.test(text)) return text + end;
   return text.charAt(0).toUpperCase() + text.slice(1) + end;
 }
 

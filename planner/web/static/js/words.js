@@ -61,6 +61,13 @@ export function percent(share) {
   return share > 0 && share < 0.01 ? "under 1 %" : `${fixed(100 * share, 0)} %`;
 }
 
+/** Return a confidence as whole per cent, rounded down: one that is not reached never reads as if it were. */
+export function surePercent(probability) {
+  if (probability === null || probability === undefined || probability < 0.01) return percent(probability);
+  if (probability > 0.99) return "over 99 %";
+  return percent(Math.floor(100 * probability + 1e-9) / 100);
+}
+
 /** Return bytes as decimal gigabytes. */
 export function gigabytes(bytes) {
   return `${fixed(bytes / 1e9, 1)} GB`;
