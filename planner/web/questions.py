@@ -62,7 +62,10 @@ class Question:
         """Return the question in a few words."""
         named = self._named(self.scenario)
         objectives = ", ".join(named.get("slo", ()))
-        further = [f"{name} {named[name]}" for name in _TITLE_KEYS if named.get(name) is not None]
+        given = {name: named[name] for name in _TITLE_KEYS if named.get(name) is not None}
+        further = [
+            f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in given.items()
+        ]
         return "; ".join([f"{named['model']} on {named['hardware']}: {objectives}", *further])
 
     @property
