@@ -76,7 +76,8 @@ def coverage(plans: Sequence[tuple[str, CalibrationBlock]]) -> PlotlyFigure:
         values = [(name, share, f"{share:.0f} %" if share >= 5 else "") for name, share in shares]
         traces.append(bars(values, i, colour, inside=True, name=kind))
     x_axis = percent_axis("share of simulated step time", 100.5)
-    return draw(traces, x_axis, names_axis("plan"), -0.55, barmode="stack", bargap=0.3)
+    legend_y = -65 / (30 + 40 * len(plans))  # 65 pixels below the bars, under the title of the axis
+    return draw(traces, x_axis, names_axis("plan"), legend_y, barmode="stack", bargap=0.3)
 
 
 def reliability(found: Reliability) -> PlotlyFigure:
