@@ -54,7 +54,7 @@ def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
         if key.tag == "tag:yaml.org,2002:merge":
             continue
         if key.value in written:
-            _refuse(f"key {key.value!r} is written twice", node)
+            _refuse(f"key {key.value!r} is written twice", key)
         written.add(key.value)
     loader.flatten_mapping(node)
     return {loader.construct_object(k, deep=True): loader.construct_object(v, deep=True) for k, v in node.value}

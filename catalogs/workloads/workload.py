@@ -178,7 +178,8 @@ class Workload:
             return self.requests_per_s or DEFAULT_REQUESTS_PER_S
         rate = check_rate(requested)
         if not self.content.has_rate:
-            raise InputError(f"workload {self.name} has no arrival rate to set; leave the rate out", requested)
+            rule = f"workload {self.name} has no arrival rate to set (its requests follow clients or each other)"
+            raise InputError(rule, requested, hint="leave the rate out")
         return rate
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from pydantic import BaseModel
+
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.io.output_files import finite
@@ -87,8 +89,11 @@ def _check_read(request: PlanRequest) -> None:
     for name in NOT_READ:
         default = PlanRequest.model_fields[name].get_default(call_default_factory=True)
         if getattr(request, name) != default:
-            rule = f"a plan for agents does not read `{name}`: it finds the lowest cost"
-            raise InputError(rule, getattr(request, name))
+            rule, value = f"a plan for agents does not read `{name}`: it finds the lowest cost", getattr(request, name)
+            if isinstance(value, BaseModel):
+                given = value.model_dump(mode="json", exclude_defaults=True)
+                value = ", ".join(f"{name}.{key}={each}" for key, each in given.items())
+            raise InputError(rule, value)
     other = next((kind for kind in request.extensions if kind != DISAGGREGATED), None)
     if other is not None:
         raise InputError("a plan for agents does not read other kinds in `also`", other, DISAGGREGATED)

@@ -100,9 +100,10 @@ class Refuser:
             return Refusal(binding_constraint=limit, closest=None, what_would_meet_it=suggestions, reasons=reasons)
         candidate, discard = closest
         stages: list[str] = []
-        if discard is not None and discard.constraint in (MEMORY, REQUEST_LENGTH):
-            facts = evaluator.facts(candidate)
-            binding, plan = discard.reason, Plan.unstarted(facts.deployment, Memory.model_validate(facts.memory))
+        facts = evaluator.facts(candidate)
+        memory = Memory.model_validate(facts.memory)
+        if discard is not None and (discard.constraint in (MEMORY, REQUEST_LENGTH) or not memory.fits):
+            binding, plan = discard.reason, Plan.unstarted(facts.deployment, memory)
         else:
             entry = self.plan_evaluator.entry(candidate, None, CLOSEST)
             binding, plan = self._binding(entry) if discard is None else discard.reason, entry.plan

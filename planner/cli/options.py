@@ -43,6 +43,8 @@ JsonTo = Annotated[
 def write_result(document: dict[str, Any], json_to: str | None, show: Callable[[], None]) -> None:
     """Write a result as JSON, and print its screen unless the JSON goes to stdout.
 
+    The screen is also printed if the file cannot be written, because a result may have taken minutes.
+
     Args:
         document: The result as JSON data.
         json_to: Path of a file, STDOUT, or None for no JSON.
@@ -53,7 +55,9 @@ def write_result(document: dict[str, Any], json_to: str | None, show: Callable[[
     """
     from catalogs.io.output_files import write_json
 
-    if json_to is not None:
-        write_json(document, json_to)
-    if json_to != STDOUT:
-        show()
+    try:
+        if json_to is not None:
+            write_json(document, json_to)
+    finally:
+        if json_to != STDOUT:
+            show()

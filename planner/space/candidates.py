@@ -134,7 +134,7 @@ def placements(request: PlanRequest, names: CatalogLookup, layout: Layout) -> It
     """Yield pairs (hardware, replicas) for a layout.
 
     The hardware is all of the requested hardware. If there is a load and the objective is cost, energy or carbon, it is
-    also any part of one node, or fewer nodes.
+    also any part of one node, and any smaller number of nodes.
     """
     hardware = names.hardware.without_notices()
     most = replicas_of(names, layout)
@@ -142,11 +142,17 @@ def placements(request: PlanRequest, names: CatalogLookup, layout: Layout) -> It
         return
     whole_only = hardware.text == "local" or hardware.accelerator.is_slice
     if request.demand.given and request.objective in ("cost", "energy", "carbon") and not whole_only:
-        if hardware.n_nodes > 1:
-            yield from _nodes(names, layout)
-        else:
-            yield from ((with_count(hardware, n * layout.accelerators), n) for n in range(1, most))
+        yield from _parts_of_one_node(names, layout)
+        yield from _nodes(names, layout)
     yield hardware, most
+
+
+def _parts_of_one_node(names: CatalogLookup, layout: Layout) -> Iterator[tuple[Hardware, int]]:
+    """Yield every part of one node that holds one replica or more; a layout across nodes has none."""
+    node = with_nodes(names.hardware, 1)
+    if layout.accelerators < node.n_accelerators:
+        most = replicas_of(replace(names, hardware=node), layout)
+        yield from ((with_count(node, n * layout.accelerators), n) for n in range(1, most))
 
 
 def _nodes(names: CatalogLookup, layout: Layout) -> Iterator[tuple[Hardware, int]]:

@@ -48,7 +48,7 @@ def test_other_texts_stay_texts(text: str) -> None:
     [
         ("a: 1\n? [b]\n: 2\n", 2, "a key must be a single value"),
         ("a: 1\nb: 2020-13-45\n", 2, "not a valid timestamp (month must be in 1..12)"),
-        ("a: 1\nb: 2\na: 3\n", 1, "key 'a' is written twice"),
+        ("a: 1\nb: 2\na: 3\n", 3, "key 'a' is written twice"),
         (f"a: {'9' * 5000}\n", 1, "an integer has more than 30 digits"),
         ("a:\n  " + "[" * (MOST_LEVELS + 1), 2, "levels of nesting"),
         ("a: &a [1, *a]\n", 1, "stands for nothing, or for itself"),

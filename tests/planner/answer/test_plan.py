@@ -254,6 +254,15 @@ def test_nothing_survives_the_loss_of_the_only_replica_and_two_are_named() -> No
     assert {way["kind"] for way in ways} <= {"hardware", "precision"}
 
 
+@pytest.mark.slow
+def test_a_refusal_may_be_closest_to_a_candidate_that_does_not_fit() -> None:
+    """No replica survives the loss of the only node, and the candidate closest to that does not fit either."""
+    spare = FailureTolerance(nodes=1)
+    answer = answer_to("mixtral-8x7b", "h100x2", "p99=20s", requests_per_s=1.0, spare=spare, trials=1)
+    assert answer["infeasible"]["binding_constraint"] == "1 node lost of 1 leaves no replica"
+    assert answer["infeasible"]["closest"]["memory"]["fits"] is False
+
+
 def test_an_unknown_price_is_null_and_said() -> None:
     answer = answer_to("llama3.1-8b", "xeon-8480", "p99=60s", trials=2)
     plan = answer["best"] if answer["feasible"] else answer["infeasible"]["closest"]

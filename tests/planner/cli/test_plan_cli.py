@@ -71,6 +71,11 @@ def test_json_on_stdout_is_all_there_is(capsys: pytest.CaptureFixture[str]) -> N
     assert json.loads(capsys.readouterr().out)["feasible"] is True
 
 
+def test_an_answer_that_cannot_be_written_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command("plan", app, [*GOOD, "--json", "/dev/full"]) == 74
+    assert "Recommended" in capsys.readouterr().out
+
+
 def test_no_is_status_1_and_a_file_holds_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "answer.json"
     assert run_command("plan", app, [*but("--slo", "tpot.p99=1ms"), "--json", str(target)]) == 1
