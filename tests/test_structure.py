@@ -123,7 +123,6 @@ SHORT = {
     "calibration/report/write.py": "heavy imports, loaded only to write a report",
     "calibration/whole_models/intervals.py": "statistics, without rows and estimators",
     "planner/cli/main.py": "the entry point",
-    "planner/cli/options.py": "shared by all commands",
     "planner/main.py": "the entry point",
     "planner/problem/interactivity.py": "a second spelling of one objective",
     "planner/problem/reproduction.py": "the schema of a block",

@@ -44,10 +44,7 @@ class Controller(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of a run.
-
-    fast_forward, fast_path, check_invariants, processes and spread do not change its results.
-    """
+    """The options of a run; fast_*, check_invariants, processes and spread do not change its results."""
 
     fast_forward: bool = True
     fast_path: bool = True  # plain runs use simulator/engine/fast_path.py
@@ -80,11 +77,9 @@ class Cluster:
         self._output_tokens: list[int] = requests.output_tokens.tolist()
         self._adapters = None if requests.adapters is None else requests.adapters.tolist()
         self._models = None if requests.requested_models is None else requests.requested_models.tolist()
-        self.transfer: InstantTransfer | LinkTraffic = (
-            options.transfer.start(self.clock, options.check_invariants)
-            if options.transfer
-            else InstantTransfer(self.clock)
-        )
+        self.transfer: InstantTransfer | LinkTraffic = InstantTransfer(self.clock)
+        if options.transfer is not None:
+            self.transfer = options.transfer.start(self.clock, options.check_invariants)
         self._kv_pools = kv_pools(pools)
         self.pools = [self._open(number, pool) for number, pool in enumerate(pools)]
         self.replicas: list[Replica] = []  # in order of creation, including those that have ended

@@ -171,7 +171,8 @@ function captionOf(names, simulated) {
   const star = "the star is the best balance";
   const missed = simulated.filter((p) => !p.holds).length;
   const out = missed ? ` Not shown: ${counted(missed, "point")} that missed a limit or could not keep up.` : "";
-  return `Filled marks are the front, hollow ones the other ${others}; ${star}.${third}${out} Choose one for its deployment.`;
+  const marks = `Filled marks are the front, hollow ones the other ${others}; ${star}.`;
+  return `${marks}${third}${out} Choose one for its deployment.`;
 }
 
 function figure({ axes: names, front, simulated }, best) {

@@ -31,8 +31,9 @@ export function liveStrip(place) {
 function estimate(guess) {
   const fits = guess.fits ? el("span", { class: "good" }, "It fits") : el("span", { class: "bad" }, "It does not fit");
   const range = guess.uncertainty ?? {};
+  const precision = guess.weight_dtype ? `${guess.weight_dtype} weights` : "";
   const rows = [
-    ["Memory", fits, [guess.hardware, guess.weight_dtype && `${guess.weight_dtype} weights`].filter(Boolean).join(", ")],
+    ["Memory", fits, [guess.hardware, precision].filter(Boolean).join(", ")],
     [
       "First guess",
       value(guess.gpus, (n) => counted(n, "accelerator")),
