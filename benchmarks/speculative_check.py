@@ -3,8 +3,9 @@
     python benchmarks/speculative_check.py
 
 vLLM pull request 25872: Llama-3.1-8B with EAGLE-3 (k = 4) on one L20, MT-bench, one client at a time. ITL is the time
-of a round; TPOT is measured beside it, so their ratio is the tokens of a round. The L20 is not in the catalog; an L40S
-reads memory as fast (864 GB/s), and at one sequence nothing else binds.
+of a round; TPOT is measured beside it, so their ratio is the tokens of a round. The L20 of the catalog borrows the
+operator times of the L40S, which reads memory as fast (864 GB/s), so an L40S is simulated; at one sequence nothing else
+binds.
 """
 
 from __future__ import annotations

@@ -178,8 +178,9 @@ class Workload:
             return self.requests_per_s or DEFAULT_REQUESTS_PER_S
         rate = check_rate(requested)
         if not self.content.has_rate:
-            rule = f"workload {self.name} has no arrival rate to set (its requests follow clients or each other)"
-            raise InputError(rule, requested, hint="leave the rate out")
+            rule = f"workload {self.name} has no arrival rate to set"
+            hint = "leave the rate out: clients form a closed loop, or all requests arrive at once"
+            raise InputError(rule, requested, hint=hint)
         return rate
 
 

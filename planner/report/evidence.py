@@ -89,7 +89,7 @@ _BINDS_WORDS: Final = (
 #: What replaces the definition where the gains were not simulated.
 _NOT_SIMULATED_WORDS: Final = (
     "What binds was not simulated for this page, nor which inputs would change the answer. "
-    "`plan report ANSWER.json --html FILE` adds both."
+    "The command plan report ANSWER.json --html FILE adds both."
 )
 
 

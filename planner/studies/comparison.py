@@ -228,8 +228,8 @@ def _notes(a: Answer, b: Answer, one: Plan | None, two: Plan | None) -> Iterator
         if not answer.feasible and answer.infeasible is not None:
             shown = "its closest plan is shown" if plan is not None else "it has no plan to show"
             yield f"{name} is infeasible ({answer.infeasible.binding_constraint}): {shown}"
-    same_prices = one is not None and two is not None and one.calibration == two.calibration
-    if a.reproduce.calibration != b.reproduce.calibration and not same_prices:
+    same_calibration = one is not None and two is not None and one.calibration == two.calibration
+    if a.reproduce.calibration != b.reproduce.calibration and not same_calibration:
         yield "the calibrations differ (other hardware, or another time), which may explain part of a difference"
     if _load(a.request) != _load(b.request):
         yield "the workloads differ: latencies and costs per token refer to different requests"

@@ -233,3 +233,10 @@ def test_a_request_that_never_starts_counts_as_infinite() -> None:
     assert statistic_s(samples, 0.99) == np.inf
     assert statistic_s(samples, 0.9) == 1.0
     assert statistic_s(samples, None) == np.inf
+
+
+@pytest.mark.parametrize(("written", "nearest"), [("2", "2s"), ("500", "500ms")])
+def test_a_limit_without_a_unit_is_answered_with_the_likely_one(written: str, nearest: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_slos([f"ttft.p99={written}"])
+    assert caught.value.nearest == nearest

@@ -65,12 +65,14 @@ def check_words(page: Page) -> None:
     shares = [draw.random() for _ in range(50)] + [0.0, 0.004, 0.995, 1.0]
     script = """async ([names, values, shares]) => {
         const words = await import("/static/js/words.js");
-        return [...names.map((name) => values.map(words[name])), shares.map(words.percent)];
+        const ofShares = [words.percent, words.surePercent].map((function_) => shares.map(function_));
+        return [...names.map((name) => values.map(words[name])), ...ofShares];
     }"""
     found = page.evaluate(script, [list(functions), values, shares])
     for name, texts in zip(functions, found, strict=False):
         assert texts == [functions[name](value) for value in values], name
-    assert found[-1] == [words.percent(share) for share in shares]
+    assert found[-2] == [words.percent(share) for share in shares]
+    assert found[-1] == [words.sure_percent(share) for share in shares]
 
 
 def test_every_key_of_a_question_has_a_control(server: RunningServer) -> None:
