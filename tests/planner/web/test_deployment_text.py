@@ -47,7 +47,7 @@ def test_a_good_text_has_every_default_filled_in(uploads: Uploads) -> None:
         ("- a\n- b\n", 1, "", "key: value pairs", None),
         ("", 1, "", "key: value pairs", None),
         ("model: /etc/passwd\nhardware: h100\n", 1, "model", "", None),
-        ("model: llama3.1-8b\nhardware: h100\nhardware: h200\n", 1, "", "written twice", None),
+        ("model: llama3.1-8b\nhardware: h100\nhardware: h200\n", 3, "", "written twice", None),
     ],
 )  # fmt: skip
 def test_each_fault_is_at_its_line(
