@@ -43,9 +43,8 @@ class CandidateDeployments:
         model: The model as the request names it.
         engine: The engine as the request names it.
         widest: The largest (max_num_batched_tokens, max_num_seqs) of the candidates. Step costs are compiled for these
-            and shared by all candidates that run the same ranks and capture the same graphs, which agrees with a
-            compilation for a candidate's own limits to a few parts in ten thousand. None compiles each candidate for
-            exactly its own limits.
+            and for the model's longest sequence, and shared by all candidates that run the same ranks and capture the
+            same graphs. They agree with a compilation for a candidate's own limits to a few parts in ten thousand.
         plain: The deployments from which these are derived, if any.
         adjust: Changes a deployment of `plain`.
         improve: Changes the replicas of a role in simulated runs, but not in closed forms, so that the runs with and
@@ -55,7 +54,7 @@ class CandidateDeployments:
     names: CatalogLookup
     model: str
     engine: str
-    widest: tuple[int, int] | None
+    widest: tuple[int, int]
     plain: CandidateDeployments | None = None
     adjust: Adjust | None = None
     improve: Improve | None = None
@@ -102,12 +101,15 @@ class CandidateDeployments:
         """Return the step cost of the candidate (see `widest`)."""
         own = self.resolved(candidate)
         graphs = graph_limit(own)
-        tokens, seqs = self.widest or (own.limits.max_num_batched_tokens, own.limits.max_num_seqs)
+        tokens, seqs = self.widest
         key = (*candidate.step_choices, graphs, tokens, seqs)
         if key not in self._costs:
-            wide = replace(own, limits=replace(own.limits, max_num_batched_tokens=tokens, max_num_seqs=seqs))
+            longest = replace(
+                own.limits, max_num_batched_tokens=tokens, max_model_len=own.model.longest_sequence_tokens
+            )
+            wide = replace(own, limits=replace(longest, max_num_seqs=seqs))
             if graph_limit(wide) != graphs:
-                wide = replace(own, limits=replace(own.limits, max_num_batched_tokens=tokens))
+                wide = replace(own, limits=longest)
             self._costs[key] = compile_step_cost(wide, self._source)
         return self._costs[key]
 
@@ -123,9 +125,7 @@ class CandidateDeployments:
             else:
                 known = self.resolved(candidate), self.memory(candidate)
                 resolved, memory = fit(self.written(candidate), resolved=known[0], memory=known[1])
-                exact = self.widest is None
-                cost = compile_step_cost(resolved, self._source) if exact else self.step_cost(candidate)
-                self._compiled[candidate] = CompiledDeployment(resolved, memory, cost, self.bundle)
+                self._compiled[candidate] = CompiledDeployment(resolved, memory, self.step_cost(candidate), self.bundle)
         return self._compiled[candidate]
 
     # ---- whole deployments: one or two kinds of replica

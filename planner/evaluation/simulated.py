@@ -61,7 +61,11 @@ class SimulatedEvaluator:
 
     @classmethod
     def of(
-        cls, request: PlanRequest, hardware: Hardware, workload: Workload | None = None, exact_limits: bool = False
+        cls,
+        request: PlanRequest,
+        hardware: Hardware,
+        workload: Workload | None = None,
+        largest_limits: tuple[int, int] = (0, 0),
     ) -> SimulatedEvaluator:
         """Return the evaluator of a request on `hardware`, which its candidates use in whole or in part.
 
@@ -69,16 +73,16 @@ class SimulatedEvaluator:
             request: The request.
             hardware: The hardware.
             workload: The workload of the request, if it is already loaded.
-            exact_limits: Compile step costs for exactly the limits of each candidate, which may exceed those of a
-                search.
+            largest_limits: The largest (max_num_batched_tokens, max_num_seqs) of a written deployment, which may exceed
+                those of a search. If they do not, its step costs are those of a search.
 
         Raises:
             InputError: A name is unknown, or the workload has no rate.
         """
         names = CatalogLookup.on(hardware, request.model, request.engine)
         drawn = workload_of(request, workload)
-        widest = None if exact_limits else widest_limits(names, request.fixed)
-        return cls(request, CandidateDeployments(names, request.model, request.engine, widest), drawn)
+        tokens, seqs = (max(pair) for pair in zip(widest_limits(names, request.fixed), largest_limits, strict=True))
+        return cls(request, CandidateDeployments(names, request.model, request.engine, (tokens, seqs)), drawn)
 
     def elsewhere(self, hardware: Hardware) -> SimulatedEvaluator:
         """Return the evaluator of the same request on other hardware.

@@ -67,7 +67,9 @@ class WrittenDeployment:
         pools = resolve_pools(written)
         hardware = pools[-1].hardware.without_notices()
         request = request.replace(model=model, hardware=pools[-1].hardware.text)
-        evaluator = SimulatedEvaluator.of(request, hardware, exact_limits=True)
+        tokens = max(pool.limits.max_num_batched_tokens for pool in pools)
+        seqs = max(pool.limits.max_num_seqs for pool in pools)
+        evaluator = SimulatedEvaluator.of(request, hardware, largest_limits=(tokens, seqs))
         prices = PriceList(request.tariff, hardware, request.accounting.owned)
         prices.check()
         return cls(written, pools, request, evaluator, prices, _candidate(written, pools), _tester(evaluator))
@@ -91,8 +93,9 @@ class WrittenDeployment:
         return None
 
     def entry(self, start_per_s: float | None, budget: SeedBudget) -> EvaluatedPlan:
-        """Return the simulated plan; see `PlanEvaluator.entry`."""
-        return PlanEvaluator(self.evaluator, self.tester, self.prices).entry(self.candidate, start_per_s, budget)
+        """Return the simulated plan; see `PlanEvaluator.entry`. A start is the capacity of the same deployment."""
+        plans, capacity_known = PlanEvaluator(self.evaluator, self.tester, self.prices), start_per_s is not None
+        return plans.entry(self.candidate, start_per_s, budget, start_is_capacity=capacity_known)
 
 
 def _tester(evaluator: SimulatedEvaluator) -> CandidateTester:
