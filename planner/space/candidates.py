@@ -134,7 +134,8 @@ def placements(request: PlanRequest, names: CatalogLookup, layout: Layout) -> It
     """Yield pairs (hardware, replicas) for a layout.
 
     The hardware is all of the requested hardware. If there is a load and the objective is cost, energy or carbon, it is
-    also any part of one node, and any smaller number of nodes.
+    also any part of one node, and any smaller number of nodes. If the loss of nodes must be tolerated, it is also any
+    equal part of each of several nodes, since the parts of one node are lost together.
     """
     hardware = names.hardware.without_notices()
     most = replicas_of(names, layout)
@@ -142,30 +143,32 @@ def placements(request: PlanRequest, names: CatalogLookup, layout: Layout) -> It
         return
     whole_only = hardware.text == "local" or hardware.accelerator.is_slice
     if request.demand.given and request.objective in ("cost", "energy", "carbon") and not whole_only:
-        yield from _parts_of_one_node(names, layout)
-        yield from _nodes(names, layout)
+        lost = request.demand.spare.nodes
+        for n_nodes in _node_counts(hardware.n_nodes):
+            if n_nodes == 1 or 0 < lost < n_nodes:
+                yield from _equal_parts(names, layout, n_nodes)
+            replicas = replicas_of(replace(names, hardware=with_nodes(hardware, n_nodes)), layout)
+            if replicas and n_nodes < hardware.n_nodes:
+                yield with_nodes(hardware, n_nodes), replicas
     yield hardware, most
 
 
-def _parts_of_one_node(names: CatalogLookup, layout: Layout) -> Iterator[tuple[Hardware, int]]:
-    """Yield every part of one node that holds one replica or more; a layout across nodes has none."""
-    node = with_nodes(names.hardware, 1)
-    if layout.accelerators < node.n_accelerators:
-        most = replicas_of(replace(names, hardware=node), layout)
-        yield from ((with_count(node, n * layout.accelerators), n) for n in range(1, most))
+def _equal_parts(names: CatalogLookup, layout: Layout, n_nodes: int) -> Iterator[tuple[Hardware, int]]:
+    """Yield every part of `n_nodes` nodes that has the same number of replicas on each, in ascending order.
+
+    Whole nodes are not among them; a layout across nodes has none.
+    """
+    nodes = with_nodes(names.hardware, n_nodes)
+    per_node = nodes.accelerators_per_node // layout.accelerators
+    for n in range(1, per_node):
+        yield with_count(nodes, n * layout.accelerators), n * n_nodes
 
 
-def _nodes(names: CatalogLookup, layout: Layout) -> Iterator[tuple[Hardware, int]]:
-    """Yield smaller numbers of full nodes: all of them if there are few, else a geometric selection."""
-    hardware = names.hardware
-    counts: Sequence[int] = range(1, hardware.n_nodes)
-    if len(counts) > _MAX_COUNTS:
-        counts = sorted({round(hardware.n_nodes ** (i / _MAX_COUNTS)) for i in range(_MAX_COUNTS)})
-    for n in counts:
-        fewer = with_nodes(hardware, n)
-        replicas = replicas_of(replace(names, hardware=fewer), layout)
-        if replicas:
-            yield fewer, replicas
+def _node_counts(most: int) -> Sequence[int]:
+    """Return numbers of nodes up to `most`: all of them if there are few, else a geometric selection."""
+    if most - 1 <= _MAX_COUNTS:
+        return range(1, most + 1)
+    return sorted({round(most ** (i / _MAX_COUNTS)) for i in range(_MAX_COUNTS + 1)})
 
 
 def kv_dtypes(names: CatalogLookup, fixed: Overrides = NOT_FIXED) -> list[str]:

@@ -11,6 +11,7 @@ from catalogs.deployments.resolve import CatalogLookup, resolve
 from catalogs.errors import InputError
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.problem.candidate import Candidate
+from planner.problem.demand import FailureTolerance
 from planner.problem.overrides import PLAN_ELSEWHERE, Overrides, parse_keys
 from planner.problem.request import EXTENSIONS, PlanRequest
 from planner.problem.scenario import command_of
@@ -162,6 +163,20 @@ def test_a_rate_opens_parts_of_one_node_and_fewer_nodes() -> None:
     many = {c.hardware.text for c in space("llama3.1-8b", "32*h100x8", requests_per_s=9.0, precisions=("native",))}
     assert {"h100x1", "h100x8", "32*h100x8"} < many
     assert len(many) <= 16
+
+
+def test_the_loss_of_a_node_opens_equal_parts_of_several_nodes() -> None:
+    """Parts of one node are lost together, so a node can only be lost from parts of two or more."""
+    asked = {"requests_per_s": 9.0, "precisions": ("native",)}
+    plain = space("llama3.1-70b", "3*h100x8", **asked)
+    lost = space("llama3.1-70b", "3*h100x8", spare=FailureTolerance(nodes=1), **asked)
+    assert {c.hardware.text for c in lost} - {c.hardware.text for c in plain} == {
+        f"{nodes}*h100x{count}" for nodes in (2, 3) for count in range(1, 8)
+    }
+    for c in set(lost) - set(plain):
+        assert c.replicas == c.hardware.n_nodes * (c.hardware.accelerators_per_node // c.layout.accelerators)
+    two = space("llama3.1-70b", "3*h100x8", spare=FailureTolerance(nodes=2), **asked)
+    assert {c.hardware.n_nodes for c in set(two) - set(plain)} == {3}
 
 
 def test_layouts_that_the_engine_refuses_are_left_out_with_one_line() -> None:
