@@ -27,8 +27,10 @@ import numpy as np
 from planner.answer.candidate_search import group_search, simplest_best
 from planner.answer.evaluate import PlanEvaluator
 from planner.evaluation.capacity import find_capacity
-from planner.evaluation.evaluator import RunSizes, Verdict, apply_bounds
+from planner.evaluation.evaluator import apply_bounds
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
+from planner.evaluation.observation import RunSizes
+from planner.evaluation.verdict import Verdict
 from planner.pipeline import ONE_PROCESS
 from planner.problem.candidate import Candidate
 from planner.problem.price_list import PriceList

@@ -32,8 +32,8 @@ from pathlib import Path
 import numpy as np
 
 from catalogs.ui.words import percent
-from planner.evaluation.evaluator import RunSizes
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
+from planner.evaluation.observation import RunSizes
 from planner.problem.front import parse_axes
 from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest

@@ -20,8 +20,10 @@ import numpy as np
 from objective_proof import draw
 
 from catalogs.ui.words import percent
-from planner.evaluation.evaluator import SHORT_RUN_MARGIN, RunSizes, apply_bounds
+from planner.evaluation.evaluator import apply_bounds
 from planner.evaluation.multi_hardware import open_evaluator
+from planner.evaluation.observation import RunSizes
+from planner.evaluation.verdict import SHORT_RUN_MARGIN
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
 from planner.search.candidate_tester import CandidateTester

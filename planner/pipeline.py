@@ -39,8 +39,9 @@ from planner.answer.hardware_ranking import HardwareRanking, RankedHardware
 from planner.answer.plan_figures import prices_of
 from planner.answer.refusal import CLOSEST, Refuser, least_missed
 from planner.answer.schema import SCHEMA_VERSION, Answer, Refusal, Reproduce, SearchSummary
-from planner.evaluation.evaluator import SHORT_RUN_MARGIN, Evaluator, apply_bounds
+from planner.evaluation.evaluator import Evaluator, apply_bounds
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
+from planner.evaluation.verdict import SHORT_RUN_MARGIN
 from planner.evaluation.workload_statistics import WorkloadBlock
 from planner.problem.candidate import Candidate, kind_of
 from planner.problem.hardware_choice import is_one

@@ -20,8 +20,9 @@ from planner.agents.step_shares import NO_STEPS, StepShares
 from planner.evaluation.closed_forms import ClosedForms
 from planner.evaluation.confidence import Factors
 from planner.evaluation.deployments import CandidateDeployments
-from planner.evaluation.evaluator import Load, Observation, pooled_waiting_share
+from planner.evaluation.observation import Load, Observation
 from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, finish_s, observe_window
+from planner.evaluation.verdict import pooled_waiting_share
 from planner.problem.candidate import Candidate, DeploymentOverrides
 from planner.problem.latency_metrics import OF_SESSIONS
 from planner.problem.slo import Slo

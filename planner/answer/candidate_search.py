@@ -16,7 +16,7 @@ from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
 from planner.answer.confirmed_rates import BEST
 from planner.answer.evaluate import PlanEvaluator
-from planner.evaluation.evaluator import Evaluator, RequestCounter, apply_bounds
+from planner.evaluation.evaluator import Evaluator, apply_bounds
 from planner.evaluation.multi_hardware import rental_bound
 from planner.evaluation.queueing import OVERLOAD
 from planner.evaluation.workload_statistics import run_sizes
@@ -26,7 +26,7 @@ from planner.problem.latency_metrics import E2E
 from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest
 from planner.problem.request import PlanRequest
-from planner.search.candidate_tester import HALF_TIE, TIE, CandidateTester, Outcome
+from planner.search.candidate_tester import HALF_TIE, TIE, CandidateTester, Outcome, RequestCounter
 from planner.search.objectives import (
     CountedAssess,
     LeastLoad,

@@ -14,7 +14,7 @@ from typing import Final
 from planner.answer.confirmed_rates import ConfirmedRates, PlanPoint, SeedBudget
 from planner.evaluation.capacity import TOLERANCE
 from planner.evaluation.confidence import Confidence
-from planner.evaluation.evaluator import Verdict
+from planner.evaluation.verdict import Verdict
 from planner.problem.candidate import Candidate
 
 #: Most reductions of the rate if the whole cluster, or the noise between seeds, makes it less certain than one replica.

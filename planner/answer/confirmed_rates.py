@@ -22,16 +22,9 @@ from planner.evaluation.confidence import (
     confidence,
     confident_rate_per_s,
 )
-from planner.evaluation.evaluator import (
-    NO_ALLOWANCE,
-    SHORT_RUN_MARGIN,
-    Evaluator,
-    Load,
-    RunDetail,
-    Verdict,
-    judge,
-    verdict_of,
-)
+from planner.evaluation.evaluator import Evaluator
+from planner.evaluation.observation import Load, RunDetail
+from planner.evaluation.verdict import NO_ALLOWANCE, SHORT_RUN_MARGIN, Verdict, judge, verdict_of
 from planner.problem.candidate import Candidate
 from planner.search.candidate_tester import CandidateTester
 

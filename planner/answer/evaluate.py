@@ -37,12 +37,9 @@ from planner.economics.money import Rates, energy, money
 from planner.evaluation.confidence import (
     Confidence,
 )
-from planner.evaluation.evaluator import (
-    Evaluator,
-    Load,
-    RunDetail,
-    Verdict,
-)
+from planner.evaluation.evaluator import Evaluator
+from planner.evaluation.observation import Load, RunDetail
+from planner.evaluation.verdict import Verdict
 from planner.problem.candidate import Candidate
 from planner.problem.price_list import PriceList
 from planner.search.candidate_tester import CandidateTester

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.answer.plan_schema import Plan
-from planner.evaluation.evaluator import Verdict
+from planner.evaluation.verdict import Verdict
 from planner.problem.candidate import Candidate
 
 

@@ -21,12 +21,12 @@ from planner.answer.evaluate import PlanEvaluator
 from planner.answer.evaluated_plan import EvaluatedPlan, objective_value
 from planner.answer.plan_schema import Plan
 from planner.economics.money import offer_words, rented_words
-from planner.evaluation.evaluator import RequestCounter, Verdict
 from planner.evaluation.queueing import OVERLOAD
+from planner.evaluation.verdict import Verdict
 from planner.problem.candidate import Candidate, kind_of
 from planner.problem.latency_metrics import TPOT, TTFT
 from planner.problem.request import PlanRequest
-from planner.search.candidate_tester import Outcome
+from planner.search.candidate_tester import Outcome, RequestCounter
 from planner.space.bounds import MEMORY, NOT_ADMITTED, NOT_RENTED, REQUEST_LENGTH, Discard
 
 #: Results of a kind of accelerator, best first. A kind is "undecided" if no candidate that was tried meets the request,

@@ -11,7 +11,8 @@ from catalogs.ui.words import counted, digits
 from planner.answer.plan_schema import QUEUE, CurvePoint, Plan, Stats
 from planner.economics.money import PriceLine, price_rows
 from planner.evaluation.capacity import TOLERANCE
-from planner.evaluation.evaluator import RunDetail, Verdict
+from planner.evaluation.observation import RunDetail
+from planner.evaluation.verdict import Verdict
 from planner.problem.candidate import Candidate
 from planner.problem.latency_metrics import LATENCY_METRICS, TTFT
 from planner.problem.price_list import rental_need

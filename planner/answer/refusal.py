@@ -20,8 +20,9 @@ from planner.answer.plan_schema import Memory, Plan, SloResult
 from planner.answer.schema import Refusal, Suggestion
 from planner.evaluation.api_processes import api_server_variants
 from planner.evaluation.capacity import TOLERANCE
-from planner.evaluation.evaluator import SHORT_RUN_MARGIN, Evaluator
+from planner.evaluation.evaluator import Evaluator
 from planner.evaluation.queueing import FIRST_TOKEN_STAGES, OVERLOAD
+from planner.evaluation.verdict import SHORT_RUN_MARGIN
 from planner.problem.candidate import Candidate
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.overrides import Overrides

@@ -12,7 +12,6 @@ from catalogs.launch.arguments import served_weights
 from catalogs.launch.command import engine_family, serve_command
 from catalogs.launch.images import ContainerDevice, image_of
 from planner.evaluation.deployments import CandidateDeployments
-from planner.evaluation.evaluator import CandidateFacts
 from planner.evaluation.workload_statistics import WorkloadStatistics
 from planner.problem.candidate import Candidate
 from planner.space.bounds import memory_discard, rejected_words
@@ -43,6 +42,29 @@ _ENCODERS_NOTE: Final = (
     "disagg_epd_proxy.py (examples/disaggregated/disaggregated_encoder); SGLang's language-model servers do it "
     "themselves, with --encoder-urls and the addresses of the encoder servers. `plan deploy` writes all of it"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateFacts:
+    """Facts about a candidate that need no simulation.
+
+    Attributes:
+        deployment: The deployment with every default filled in.
+        memory: The memory of one accelerator, bytes.
+        command: The command that starts a replica.
+        command_notes: Notes on the command, one sentence each.
+        notices: Notes on the candidate, one sentence each.
+        checkpoint: The published checkpoint that the command serves; None for the model's own weights.
+        versions: The versions planned, calibrated and started, in one sentence.
+    """
+
+    deployment: dict[str, object]
+    memory: dict[str, object]
+    command: str
+    command_notes: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+    checkpoint: dict[str, object] | None = None
+    versions: str = ""
 
 
 @dataclass(frozen=True, slots=True)

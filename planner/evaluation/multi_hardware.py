@@ -15,7 +15,8 @@ from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
 from catalogs.workloads.workload import Workload
-from planner.evaluation.evaluator import CandidateFacts, Load, Observation, RunDetail
+from planner.evaluation.facts import CandidateFacts
+from planner.evaluation.observation import Load, Observation, RunDetail
 from planner.evaluation.queueing import Utilisation
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.evaluation.workload_statistics import condition_shares

@@ -21,7 +21,7 @@ from catalogs.workloads.synthetic import SyntheticWorkload
 from catalogs.workloads.workload import Workload
 from planner.evaluation.closed_forms import CandidateQueueing
 from planner.evaluation.deployments import CandidateDeployments
-from planner.evaluation.evaluator import Load, Observation, RunDetail, judge
+from planner.evaluation.observation import Load, Observation, RunDetail
 from planner.evaluation.steady_state import (
     RequestWindow,
     WindowStatistics,
@@ -30,6 +30,7 @@ from planner.evaluation.steady_state import (
     steady_uses,
     steady_window,
 )
+from planner.evaluation.verdict import judge
 from planner.problem.candidate import Candidate
 from planner.problem.latency_metrics import ITL
 from planner.problem.request import PlanRequest

@@ -17,8 +17,8 @@ from planner.evaluation.api_processes import api_server_variants
 from planner.evaluation.closed_forms import ClosedForms
 from planner.evaluation.deployments import CandidateDeployments, Improve
 from planner.evaluation.disaggregated import best_ratios, ratios, refused_pairs
-from planner.evaluation.evaluator import CandidateFacts, Load, Observation, RunDetail
-from planner.evaluation.facts import FactSheets
+from planner.evaluation.facts import CandidateFacts, FactSheets
+from planner.evaluation.observation import Load, Observation, RunDetail
 from planner.evaluation.queueing import Utilisation
 from planner.evaluation.runs import RunCache, SimulatedRuns
 from planner.evaluation.tower_variants import tower_variants

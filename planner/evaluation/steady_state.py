@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from calibration.accuracy.stated_error import WAITING_METRICS
 from catalogs.arrays import BoolArray, FloatArray
-from planner.evaluation.evaluator import Load, Observation
+from planner.evaluation.observation import Load, Observation
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
 from simulator.analysis.energy import PoolEnergy, pool_uses, power_and_energy

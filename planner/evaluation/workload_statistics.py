@@ -19,7 +19,7 @@ from catalogs.workloads.replay import Replay
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.synthetic import SyntheticWorkload
 from catalogs.workloads.workload import Workload
-from planner.evaluation.evaluator import RunSizes
+from planner.evaluation.observation import RunSizes
 from planner.problem.length_condition import LengthCondition
 from planner.problem.load_curve import steady
 from planner.problem.request import PlanRequest

@@ -10,17 +10,9 @@ from typing import Final, Literal, Protocol
 
 from planner.evaluation.capacity import find_capacity
 from planner.evaluation.confidence import allowance_for
-from planner.evaluation.evaluator import (
-    NO_ALLOWANCE,
-    SHORT_RUN_MARGIN,
-    ErrorAllowance,
-    Evaluator,
-    Load,
-    RequestCounter,
-    RunSizes,
-    Verdict,
-    verdict_of,
-)
+from planner.evaluation.evaluator import Evaluator
+from planner.evaluation.observation import Load, Observation, RunSizes
+from planner.evaluation.verdict import NO_ALLOWANCE, SHORT_RUN_MARGIN, ErrorAllowance, Verdict, verdict_of
 from planner.problem.candidate import Candidate
 from planner.problem.demand import RequiredRates
 from planner.problem.slo import Slo
@@ -46,6 +38,29 @@ UNSTABLE: Final = 1000.0
 _GUESS_STEPS: Final = 7
 
 Status = Literal["measured", "tied", "pruned", "infeasible"]
+
+
+@dataclass(slots=True)
+class RequestCounter:
+    """Counts the requests of observed runs, each run once.
+
+    Equal requests therefore have equal counts, whether their runs were simulated or came from the cache.
+    """
+
+    n_requests: int = 0
+    _counted: set[tuple[Candidate, Load, int]] = field(default_factory=set)
+
+    def add(self, candidate: Candidate, seen: Observation) -> None:
+        """Count the run behind an observation."""
+        key = (candidate, replace(seen.load, patient=False), seen.n_simulated)  # the run itself, extended or not
+        if key not in self._counted:
+            self._counted.add(key)
+            self.n_requests += seen.n_simulated
+
+    def restart(self) -> None:
+        """Set the count of simulated requests to zero, for the next search."""
+        self.n_requests = 0
+        self._counted.clear()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from functools import partial
 from typing import Final, Protocol
 
 from planner.evaluation.capacity import WIDEN, find_capacity
-from planner.evaluation.evaluator import RequestCounter, Verdict
 from planner.evaluation.queueing import OVERLOAD
+from planner.evaluation.verdict import Verdict
 from planner.problem.candidate import Candidate
-from planner.search.candidate_tester import HALF_TIE, TIE, Assess, CandidateTester, Outcome
+from planner.search.candidate_tester import HALF_TIE, TIE, Assess, CandidateTester, Outcome, RequestCounter
 from planner.search.ordering import interleaved, most_promising_first, placed_and_typed, twins_last
 
 #: A candidate whose estimated energy is above that of the best by this factor is taken to be unable to win, if it

@@ -17,17 +17,10 @@ from catalogs.arrays import FloatArray
 from catalogs.units import HOUR_S
 from planner.economics.money import JOULES_PER_KWH, MILLION
 from planner.evaluation.confidence import allowance_for
-from planner.evaluation.evaluator import (
-    CLEARLY_MISSED_GROWTH,
-    SHORT_RUN_MARGIN,
-    Evaluator,
-    Load,
-    RunSizes,
-    Verdict,
-    judge,
-    verdict_of,
-)
+from planner.evaluation.evaluator import Evaluator
+from planner.evaluation.observation import Load, RunSizes
 from planner.evaluation.queueing import Utilisation
+from planner.evaluation.verdict import CLEARLY_MISSED_GROWTH, SHORT_RUN_MARGIN, Verdict, judge, verdict_of
 from planner.problem.candidate import Candidate
 from planner.problem.front import ParetoAxis
 from planner.problem.latency_metrics import TTFT

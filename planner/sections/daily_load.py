@@ -37,7 +37,8 @@ from planner.evaluation.confidence import (
     confidence_at_levels,
 )
 from planner.evaluation.deployments import with_replicas
-from planner.evaluation.evaluator import Load, judge
+from planner.evaluation.observation import Load
+from planner.evaluation.verdict import judge
 from planner.evaluation.workload_statistics import run_sizes
 from planner.problem.latency_metrics import E2E
 from planner.problem.load_curve import LoadCurve

@@ -14,8 +14,8 @@ from calibration.accuracy.stated_error import ALL_WAITING, WAITING_METRICS, wait
 from catalogs.arrays import FloatArray
 from catalogs.deployments.autoscaling import Autoscaling
 from catalogs.workloads.request_set import RequestSet
-from planner.evaluation.evaluator import ErrorAllowance
 from planner.evaluation.steady_state import RequestWindow, finish_s
+from planner.evaluation.verdict import ErrorAllowance
 from planner.problem.slo import Slo
 from simulator.cluster.run import Run
 

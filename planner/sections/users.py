@@ -39,8 +39,9 @@ from planner.evaluation.confidence import (
     interval,
     log_noise,
 )
-from planner.evaluation.evaluator import Load, Observation, pooled_value_s, pooled_waiting_share
+from planner.evaluation.observation import Load, Observation
 from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, finish_s, observe_window
+from planner.evaluation.verdict import pooled_value_s, pooled_waiting_share
 from planner.evaluation.workload_statistics import run_sizes
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo

@@ -9,7 +9,8 @@ from catalogs.ui.terminal import ProgressCallback
 from catalogs.ui.words import percent
 from planner.answer.plan_schema import Plan
 from planner.economics.money import Rates, energy, money
-from planner.evaluation.evaluator import Load, judge
+from planner.evaluation.observation import Load
+from planner.evaluation.verdict import judge
 from planner.problem.candidate import Candidate
 from planner.problem.slo import STATS, Slo
 from planner.studies.rerun import Rerun

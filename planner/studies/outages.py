@@ -22,8 +22,9 @@ from catalogs.workloads.workload import Workload
 from planner.answer.plan_schema import Plan
 from planner.economics.spot import enough_up
 from planner.evaluation.deployments import resized
-from planner.evaluation.evaluator import NO_ALLOWANCE, ErrorAllowance, Load, Observation, pooled_waiting_share
+from planner.evaluation.observation import Load, Observation
 from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, finish_s, observe_window, steady_window
+from planner.evaluation.verdict import NO_ALLOWANCE, ErrorAllowance, pooled_waiting_share
 from planner.problem.latency_metrics import E2E
 from planner.problem.slo import Slo
 from planner.studies.rerun import Rerun

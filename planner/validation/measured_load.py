@@ -21,8 +21,9 @@ from catalogs.errors import InputError
 from catalogs.workloads.request_set import RequestSet
 from planner.answer.confirmed_rates import MOST_REPLICAS
 from planner.evaluation.confidence import SEEDS, Factors, interval, log_noise
-from planner.evaluation.evaluator import Load, Observation, pooled_value_s, pooled_waiting_share
+from planner.evaluation.observation import Load, Observation
 from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, observe_window
+from planner.evaluation.verdict import pooled_value_s, pooled_waiting_share
 from planner.problem.slo import STATS, Slo
 from planner.studies.rerun import MOST_REQUESTS, Rerun
 from planner.validation.prediction import Expected, Prediction

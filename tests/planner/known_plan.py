@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from calibration.accuracy.stated_error import StatedError
-from planner.evaluation.evaluator import CandidateFacts, Load, Observation, RunDetail
+from planner.evaluation.facts import CandidateFacts
+from planner.evaluation.observation import Load, Observation, RunDetail
 from planner.problem.candidate import Candidate
 
 MEMORY = {

@@ -9,7 +9,7 @@ import numpy as np
 from calibration.accuracy.stated_error import StatedError
 from catalogs.deployments.layout import Layout
 from catalogs.hardware.catalog import parse_hardware
-from planner.evaluation.evaluator import Load, Observation
+from planner.evaluation.observation import Load, Observation
 from planner.problem.candidate import Candidate
 
 

@@ -16,7 +16,7 @@ from planner.answer.candidate_search import group_search, simplest_best
 from planner.answer.confirmed_rates import BEST, OTHER
 from planner.answer.evaluate import PlanEvaluator
 from planner.answer.evaluated_plan import EvaluatedPlan
-from planner.evaluation.evaluator import Load, Observation, RunSizes
+from planner.evaluation.observation import Load, Observation, RunSizes
 from planner.evaluation.queueing import OVERLOAD
 from planner.problem.candidate import Candidate
 from planner.problem.price_list import PriceList

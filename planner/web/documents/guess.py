@@ -1,4 +1,4 @@
-"""The document of a first guess of a plan, which a form shows while one types (see `planner.evaluation.guess`)."""
+"""The document of a first guess of a plan, which a form shows while one types (see `planner.answer.guess`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from calibration.accuracy.stated_error import COVERAGE
 from catalogs.errors import InputError
-from planner.evaluation.guess import Guess, GuessRange, guess_plan
+from planner.answer.guess import Guess, GuessRange, guess_plan
 from planner.problem.request import PlanRequest
 from planner.web.documents import shapes
 

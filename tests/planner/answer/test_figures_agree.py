@@ -13,8 +13,8 @@ from catalogs.ui.html_page import render as page_text
 from catalogs.ui.words import digits, dollars, joules, kilowatts, percent, rate, seconds
 from planner.cli.screens.plan import render
 from planner.economics.ownership import OwnedHardware
-from planner.evaluation.evaluator import Load, Observation
 from planner.evaluation.multi_hardware import open_evaluator
+from planner.evaluation.observation import Load, Observation
 from planner.evaluation.runs import SimulatedRuns
 from planner.pipeline import make_plan
 from planner.problem.accounting import Accounting

@@ -10,7 +10,8 @@ import pytest
 from calibration.accuracy.stated_error import StatedError
 from planner.evaluation.capacity import find_capacity
 from planner.evaluation.confidence import LatencyCurve, confidence
-from planner.evaluation.evaluator import Load, Observation, RunSizes, judge
+from planner.evaluation.observation import Load, Observation, RunSizes
+from planner.evaluation.verdict import judge
 from planner.problem.slo import Slo, parse_slos
 from planner.search.candidate_tester import CandidateTester
 from tests.planner.queue_toy import QueueToy, candidate

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.evaluation.capacity import TOLERANCE, Capacity, find_capacity
-from planner.evaluation.evaluator import Load, Observation, Verdict, judge
+from planner.evaluation.observation import Load, Observation
+from planner.evaluation.verdict import Verdict, judge
 from planner.problem.slo import parse_slo
 
 LIMIT = parse_slo("ttft.mean=1s")

@@ -19,7 +19,8 @@ from planner.evaluation.confidence import (
     confident_rate_per_s,
     probability_met,
 )
-from planner.evaluation.evaluator import Load, Verdict, judge
+from planner.evaluation.observation import Load
+from planner.evaluation.verdict import Verdict, judge
 from planner.problem.slo import Slo, parse_slo
 from tests.planner.queue_toy import QueueToy, candidate
 

@@ -13,8 +13,8 @@ from catalogs.errors import InputError
 from catalogs.ui.entry_point import run_command
 from planner.cli.main import app
 from planner.evaluation.disaggregated import MOST, MOST_OF_A_PART, DisaggregatedQueueing, ratios
-from planner.evaluation.evaluator import Load
 from planner.evaluation.multi_hardware import open_evaluator
+from planner.evaluation.observation import Load
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import Candidate
 from planner.problem.request import DISAGGREGATED, PlanRequest

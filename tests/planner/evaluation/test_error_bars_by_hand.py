@@ -30,7 +30,8 @@ from planner.evaluation.confidence import (
     log_noise,
     probability_met,
 )
-from planner.evaluation.evaluator import ErrorAllowance, Load, Observation, Verdict, judge
+from planner.evaluation.observation import Load, Observation
+from planner.evaluation.verdict import ErrorAllowance, Verdict, judge
 from planner.problem.slo import Slo, parse_slo
 from planner.sections.section import verdict_words
 

@@ -13,11 +13,11 @@ from calibration.accuracy.regime import Regime
 from catalogs.hardware import catalog as hardware_names
 from catalogs.hardware.catalog import parse_hardware, with_count
 from catalogs.workloads.workload import load_workload
+from planner.answer.replica_sizes import ReplicaChoice
 from planner.evaluation.closed_forms import StepTimes
-from planner.evaluation.evaluator import Load, RunSizes
 from planner.evaluation.multi_hardware import NOTHING_MEASURED, HardwareChoiceEvaluator, open_evaluator
+from planner.evaluation.observation import Load, RunSizes
 from planner.evaluation.queueing import LIGHT
-from planner.evaluation.replica_sizes import ReplicaChoice
 from planner.evaluation.runs import MOSTLY_ROOFLINE
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.evaluation.variants import VariedWorkload

@@ -10,7 +10,7 @@ import pytest
 
 from catalogs.deployments.schema import Deployment
 from catalogs.workloads.workload import load_workload
-from planner.evaluation.evaluator import Load
+from planner.evaluation.observation import Load
 from planner.evaluation.runs import RunCache
 from planner.evaluation.workload_statistics import workload_of
 from planner.problem.request import PlanRequest

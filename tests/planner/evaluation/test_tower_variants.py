@@ -9,8 +9,8 @@ import pytest
 
 from catalogs.errors import InputError
 from planner.evaluation.encoder_pools import EncoderPoolQueueing
-from planner.evaluation.evaluator import Load
 from planner.evaluation.multi_hardware import open_evaluator
+from planner.evaluation.observation import Load
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import Candidate, deployment_words
 from planner.problem.overrides import Overrides

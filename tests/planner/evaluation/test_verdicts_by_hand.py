@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.evaluation.evaluator import ErrorAllowance, Load, Observation, RequestCounter, Verdict, judge, verdict_of
+from planner.evaluation.observation import Load, Observation
+from planner.evaluation.verdict import ErrorAllowance, Verdict, judge, verdict_of
 from planner.problem.candidate import Candidate
 from planner.problem.slo import Slo, parse_slo
+from planner.search.candidate_tester import RequestCounter
 from tests.planner.queue_toy import QueueToy, candidate
 
 MEAN = parse_slo("ttft.mean=1s")

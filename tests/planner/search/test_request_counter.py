@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from planner.evaluation.evaluator import Load, Observation, RequestCounter
+from planner.evaluation.observation import Load, Observation
 from planner.problem.candidate import Candidate
-from planner.search.candidate_tester import CandidateTester, Outcome
+from planner.search.candidate_tester import CandidateTester, Outcome, RequestCounter
 from planner.search.objectives import CountedAssess
 from planner.search.search import search
 from planner.search.study import SearchSettings

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from planner.evaluation import evaluator as observation
-from planner.evaluation.evaluator import RunSizes
+from planner.evaluation.observation import Load, RunSizes
+from planner.evaluation.verdict import judge
 from planner.problem.candidate import Candidate
 from planner.problem.slo import parse_slos
 from planner.search.candidate_tester import CandidateTester, Outcome
@@ -158,8 +158,8 @@ class IgnoresSlo:
 
 
 def holds_its_slo(outcome: Outcome, toy: QueueToy) -> bool:
-    load = observation.Load(outcome.requests_per_s, SIZES.full, 0)
-    return observation.judge([toy.observe(outcome.candidate, load)], SLOS).met
+    load = Load(outcome.requests_per_s, SIZES.full, 0)
+    return judge([toy.observe(outcome.candidate, load)], SLOS).met
 
 
 def test_a_search_that_ignores_the_slo_is_caught() -> None:

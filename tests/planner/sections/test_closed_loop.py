@@ -16,7 +16,7 @@ from catalogs.ui.entry_point import run_command
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import Workload, load_workload
 from planner.cli.main import app
-from planner.evaluation.evaluator import Load, Observation
+from planner.evaluation.observation import Load, Observation
 from planner.problem.slo import parse_slos
 from planner.sections.users import ClosedLoopEvaluator, Users, UsersInClosedLoop, closed_loop, slo_row
 from simulator.cluster.run import Run

@@ -14,8 +14,9 @@ from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.workloads.request_set import RequestSet
-from planner.evaluation.evaluator import Load, judge
+from planner.evaluation.observation import Load
 from planner.evaluation.simulated import SimulatedEvaluator
+from planner.evaluation.verdict import judge
 from planner.problem.candidate import Candidate
 from planner.problem.overrides import Overrides
 from planner.problem.request import PlanRequest

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from planner.evaluation.capacity import find_capacity
-from planner.evaluation.evaluator import RunSizes
 from planner.evaluation.multi_hardware import open_evaluator
+from planner.evaluation.observation import RunSizes
 from planner.problem.candidate import Candidate
 from planner.problem.overrides import Overrides
 from planner.problem.request import PlanRequest

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from planner.evaluation.guess import guess_plan
+from planner.answer.guess import guess_plan
 from planner.problem.scenario import request_of_keys
 from planner.web.documents.guess import guess_document
 

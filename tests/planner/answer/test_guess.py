@@ -10,11 +10,11 @@ import pytest
 from calibration.bundles.bundle import load_bundle
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.models.catalog import list_models
-from planner.evaluation import guess as guesses
+from planner.answer import guess as guesses
+from planner.answer.guess import Guess, guess_plan
+from planner.answer.replica_sizes import SizedReplicas
 from planner.evaluation.confidence import allowance_for
-from planner.evaluation.guess import Guess, guess_plan
 from planner.evaluation.multi_hardware import open_evaluator
-from planner.evaluation.replica_sizes import SizedReplicas
 from planner.problem.scenario import request_of_keys
 from planner.problem.slo import Slo
 

@@ -27,10 +27,10 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
 from catalogs.models.catalog import load_model
 from catalogs.workloads.workload import load_workload, with_constant_lengths
+from planner.answer.replica_sizes import LONE, ErrorFactors, ReplicaChoice, SizedReplicas
 from planner.evaluation.closed_forms import ClosedForms
 from planner.evaluation.confidence import SPEED
 from planner.evaluation.deployments import CandidateDeployments
-from planner.evaluation.replica_sizes import LONE, ErrorFactors, ReplicaChoice, SizedReplicas
 from planner.evaluation.workload_statistics import WorkloadStatistics, in_pieces, open_loop
 from planner.problem.candidate import Candidate
 from planner.problem.hardware_choice import choose_hardware, is_one
