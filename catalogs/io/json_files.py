@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -91,3 +92,15 @@ def _short_integer(text: str) -> int:
     if len(text) > MOST_DIGITS + 1:  # and a sign
         raise json.JSONDecodeError(f"an integer has more than {MOST_DIGITS} digits: {shown_value(text[:20])}", text, 0)
     return int(text)
+
+
+def dotted(block: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a block in which `{"usage": {"prompt_tokens": 5}}` is the key `usage.prompt_tokens`.
+
+    An empty block inside stays a value of its own key. Every key begins with `prefix`.
+    """
+    found: dict[str, Any] = {}
+    for key, value in block.items():
+        inside = isinstance(value, Mapping) and value
+        found |= dotted(value, f"{prefix}{key}.") if inside else {f"{prefix}{key}": value}
+    return found

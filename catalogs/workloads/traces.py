@@ -18,7 +18,7 @@ import numpy as np
 from catalogs.arrays import FloatArray, IntArray
 from catalogs.errors import InputError
 from catalogs.io.input_files import MOST_DATA_BYTES, read_limited
-from catalogs.io.json_files import load_json
+from catalogs.io.json_files import dotted, load_json
 from catalogs.workloads.block_hashes import chained_hashes
 from catalogs.workloads.media import RequestMedia
 from catalogs.workloads.request_set import BlockHashes
@@ -252,20 +252,9 @@ def _json_columns(text: str, where: str) -> Columns:
     for i, row in enumerate(rows, 1):
         if not isinstance(row, dict):
             raise InputError(f"{where}: row {i} must be a JSON object", row)
-    rows = [_flat(row) for row in rows]
+    rows = [dotted(row) for row in rows]
     names = dict.fromkeys(chain.from_iterable(rows))
     return {name: [row.get(name) for row in rows] for name in names}
-
-
-def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a row in which `{"usage": {"prompt_tokens": 5}}` is the column `usage.prompt_tokens`.
-
-    An empty object stays the value of its own column, so that a column of another type refuses it.
-    """
-    found: dict[str, Any] = {}
-    for name, value in row.items():
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) and value else {f"{prefix}{name}": value}
-    return found
 
 
 def _json_rows(text: str, where: str) -> list[Any]:

@@ -268,6 +268,6 @@ def log_noise(values_s: FloatArray) -> float:
     return float(np.std(np.log(values_s), ddof=1) / math.sqrt(len(values_s)))
 
 
-def met_surely(bars: Mapping[Slo, Confidence], confidence: float) -> bool:
+def meets_confidence(bars: Mapping[Slo, Confidence], confidence: float) -> bool:
     """Return whether each objective is met with a probability of at least the confidence."""
     return all(found.probability_met >= confidence for found in bars.values())

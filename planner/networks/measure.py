@@ -18,7 +18,7 @@ from planner.economics.money import JOULES_PER_KWH, Rates, money
 from planner.evaluation.confidence import SEEDS, Confidence
 from planner.networks.assess import JobAssessor
 from planner.networks.candidate import JobCandidate, price_of
-from planner.networks.evaluation import ROUNDS, JobVerdict, met_surely
+from planner.networks.evaluation import ROUNDS, JobVerdict, meets_confidence
 from planner.networks.schema import (
     JobMemory,
     JobMetrics,
@@ -80,7 +80,7 @@ class PlanBuilder:
         if rate is None:
             rate = light if request.objective == "latency" else self.capacity(candidate) or light
         bars = self.assessor.evaluator.certainty(candidate, rate)
-        return SizedCandidate(candidate, rate, bars, met_surely(bars, request.confidence))
+        return SizedCandidate(candidate, rate, bars, meets_confidence(bars, request.confidence))
 
     def capacity(self, candidate: JobCandidate) -> float | None:
         """Return the highest rate that holds with the confidence and several seeds; None if none does, or for users."""
@@ -97,7 +97,7 @@ class PlanBuilder:
             return None
         rate = self.assessor.capacity(candidate, floor).requests_per_s
         for _ in range(_MOST_STEPS):
-            if met_surely(evaluator.certainty(candidate, rate), sure):
+            if meets_confidence(evaluator.certainty(candidate, rate), sure):
                 return rate
             rate *= _STEP
         return None
@@ -128,7 +128,7 @@ class PlanBuilder:
             unbounded = high > self.most_users  # none is known that does not hold
             users = min(2 * low, self.most_users) if unbounded else (low + high) // 2
         step = 1
-        while low and not met_surely(self.assessor.evaluator.of_users(low).certainty(candidate, 0.0), sure):
+        while low and not meets_confidence(self.assessor.evaluator.of_users(low).certainty(candidate, 0.0), sure):
             low, step = max(low - step, 0), max(2 * step, int(_USERS_TOLERANCE * low))
         return low
 

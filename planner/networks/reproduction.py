@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from catalogs.io.json_files import dotted
 from catalogs.ui.installation import DISTRIBUTION, own_version
 from planner.answer.schema import Reproduce
 from planner.networks.request import NetworkRequest
@@ -17,7 +18,7 @@ from planner.problem.request_keys import network_keys
 
 def command_of(request: NetworkRequest) -> str:
     """Return the command line of a request; it leaves out values at their defaults, except the seed."""
-    return command_of_keys(_flat(request.scenario()))
+    return command_of_keys(dotted(request.scenario()))
 
 
 def command_of_keys(keys: Mapping[str, Any]) -> str:
@@ -35,13 +36,6 @@ def command_of_keys(keys: Mapping[str, Any]) -> str:
         else:
             options += [key.option, text]
     return shlex.join(["plan", *options, *settings])
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return found
 
 
 def _text(value: object) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from calibration.complexity.comparison import common_weights
+from catalogs.io.json_files import dotted
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.problem.request import PlanRequest
@@ -128,16 +129,8 @@ def question_differs(
 
 def deployment_differs(a: dict[str, Any], b: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yield the keys in which two deployment blocks differ, with both values."""
-    one, two = (_flat(block) for block in (a, b))
+    one, two = (dotted(block) for block in (a, b))
     return differences(one, two, (key for key in dict.fromkeys((*one, *two)) if key not in _FOLLOWS))
-
-
-def _flat(block: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a block with the keys of its inner blocks as dotted keys, in the spelling of `plan whatif --set`."""
-    found: dict[str, Any] = {}
-    for key, value in block.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found
 
 
 def _words(value: object) -> str:

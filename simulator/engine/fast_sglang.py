@@ -12,7 +12,7 @@ from heapq import heappop
 from simulator.core.request import Request
 from simulator.engine.fast_rank import FastBatch, FastRank, RequestCounts, StepEvents
 from simulator.schedulers.continuous_batching import ContinuousBatching
-from simulator.schedulers.declared_output import CLIP_TOKENS, DeclaredOutput, new_token_ratio
+from simulator.schedulers.declared_output import DeclaredOutput, clipped, new_token_ratio
 from simulator.schedulers.rules import EngineRules
 from simulator.schedulers.sglang import Sglang
 
@@ -87,7 +87,7 @@ class FastSglang(FastRank):
                 self._partial = -1
                 events.prompted.append(index)
                 left = declared.most_tokens(whole) - whole - 1
-                promised += (left if 0 < left < CLIP_TOKENS else CLIP_TOKENS if left > 0 else 0) + size
+                promised += clipped(left) + size
             budget -= -(-chunk // size) * size
         while waiting and budget > 0 and self._partial < 0:
             index = waiting[0]
@@ -96,7 +96,7 @@ class FastSglang(FastRank):
                 break
             whole = input_tokens[index]
             left = declared.most_tokens(whole) - whole
-            most = left if 0 < left < CLIP_TOKENS else CLIP_TOKENS if left > 0 else 0
+            most = clipped(left)
             if running and whole + most + size >= available * size - promised:
                 self._full = True
                 break
@@ -117,7 +117,7 @@ class FastSglang(FastRank):
             else:
                 events.prompted.append(index)
                 left -= 1
-                promised += (left if 0 < left < CLIP_TOKENS else CLIP_TOKENS if left > 0 else 0) + size
+                promised += clipped(left) + size
             budget -= -(-chunk // size) * size
         if not tokens:
             return None

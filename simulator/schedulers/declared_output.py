@@ -13,6 +13,12 @@ from simulator.schedulers.rules import EngineRules
 #: Most tokens that count for one request: SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION of python/sglang/srt/environ.py.
 CLIP_TOKENS: Final = 4096
 
+
+def clipped(left: int) -> int:
+    """Return the output tokens that count of `left` tokens that a request may still produce: 0 to CLIP_TOKENS."""
+    return 0 if left <= 0 else left if left < CLIP_TOKENS else CLIP_TOKENS
+
+
 # Default environment variables of SGLang (the same file): SGLANG_INIT_NEW_TOKEN_RATIO,
 # SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR, SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS.
 INIT_RATIO: Final = 0.7

@@ -31,11 +31,11 @@ from simulator.core.compiled_modules import mypyc_attr
 from simulator.core.request import Request
 from simulator.schedulers.continuous_batching import NO_HITS, ContinuousBatching
 from simulator.schedulers.declared_output import (
-    CLIP_TOKENS,
     INIT_RATIO,
     DeclaredOutput,
     DeclaringDecodes,
     NewTokenRatio,
+    clipped,
 )
 from simulator.schedulers.rules import EngineRules
 
@@ -176,14 +176,14 @@ class Sglang(ContinuousBatching):
         """Account for a prompt's chunk: its budget in whole pages, and its output once the prompt is complete."""
         size = self._size
         if request is not self._partial:
-            self._promised += min(self._left_of(request), CLIP_TOKENS) + size
+            self._promised += self._left_of(request) + size
         return -(-tokens // size) * size
 
     def _left_of(self, request: Request) -> int:
-        """Return the output tokens that a request may still produce, by its declared maximum."""
+        """Return the output tokens that a request may still produce, by its declared maximum and clipped."""
         most = self._declared_output.most_tokens(request.input_tokens)
         known = request.base_tokens + self.decodes.rounds + 1 if request.computed_tokens < 0 else request.known_tokens
-        return most - known if most > known else 0
+        return clipped(most - known)
 
     def _decoding(self) -> list[Request]:
         """Return the running requests whose prompts are complete, in order of admission."""
@@ -197,7 +197,7 @@ class Sglang(ContinuousBatching):
         """Return the output tokens that requests may still produce, each by its declared maximum and clipped."""
         tokens = 0
         for request in requests:
-            tokens += min(self._left_of(request), CLIP_TOKENS)
+            tokens += self._left_of(request)
         return tokens
 
     def _admit_head(self, batch: Batch, request: Request, budget: int) -> int:
@@ -208,7 +208,7 @@ class Sglang(ContinuousBatching):
         hits = _, _, queued, hit_tokens = self._hits(request)
         rest = request.known_tokens - hit_tokens
         free_tokens = (self.kv.available - queued) * self._size - self._promised
-        if self._engine_runs and rest + min(self._left_of(request), CLIP_TOKENS) + self._size >= free_tokens:
+        if self._engine_runs and rest + self._left_of(request) + self._size >= free_tokens:
             self._full = True
             return 0
         tokens = self._cut(rest, budget)
@@ -263,13 +263,13 @@ class Sglang(ContinuousBatching):
         """
         while self._waiting and self._waiting[0].brought_tokens:
             request = self._waiting[0]
-            rest = request.brought_tokens + min(self._left_of(request), CLIP_TOKENS) + self._size
+            rest = request.brought_tokens + self._left_of(request) + self._size
             seated = len(self._running) + self._left < self.rules.max_num_seqs
             fits = not self._running or rest < self.kv.available * self._size - self._promised
             if not (seated and fits and self._admit_prefilled(batch, request)):
                 self._full = True
                 return
-            self._promised += min(self._left_of(request), CLIP_TOKENS) + self._size
+            self._promised += self._left_of(request) + self._size
 
     def _preempt(self) -> None:
         """Retract the decoding request with the fewest output tokens, among equals the one with the longest prompt."""

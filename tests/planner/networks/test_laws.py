@@ -9,7 +9,7 @@ import pytest
 
 from planner.networks.assess import JobAssessor
 from planner.networks.candidate import JobCandidate
-from planner.networks.evaluation import met_surely
+from planner.networks.evaluation import meets_confidence
 from planner.networks.measure import PlanBuilder
 from tests.planner.networks.known_jobs import one, world
 
@@ -108,8 +108,8 @@ def test_the_sized_rate_is_met_at_the_confidence_and_a_higher_one_is_not() -> No
     builder = PlanBuilder(assessor)
     rate = builder.capacity(one())
     assert rate is not None
-    assert met_surely(assessor.evaluator.certainty(one(), rate), 0.9)
-    assert not met_surely(assessor.evaluator.certainty(one(), 1.1 * rate), 0.9)
+    assert meets_confidence(assessor.evaluator.certainty(one(), rate), 0.9)
+    assert not meets_confidence(assessor.evaluator.certainty(one(), 1.1 * rate), 0.9)
 
 
 def test_a_plan_carries_at_least_the_required_rate_that_it_holds() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import Pool
 from simulator.cluster.simulate import run_pools
-from simulator.schedulers import declared_output, sglang
+from simulator.schedulers import declared_output
 from simulator.schedulers.declared_output import CLIP_TOKENS, DeclaredOutput
 from simulator.schedulers.sglang import Sglang
 from tests.simulator.engine.test_fast_forward import EXACT, World, crowds, simulate, worlds
@@ -59,8 +59,7 @@ def compared(limit: int = CLIP_TOKENS) -> Iterator[list[int]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Sglang, "_declared_by_decodes", noted)
-        for module in (declared_output, sglang):
-            patch.setattr(module, "CLIP_TOKENS", limit)
+        patch.setattr(declared_output, "CLIP_TOKENS", limit)
         yield sums
 
 
