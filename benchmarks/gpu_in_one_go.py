@@ -264,7 +264,7 @@ def commands(plan: Plan) -> list[tuple[str, list[str], float]]:
     profile = [
         sys.executable,
         "-m",
-        "calibration.commands.main",
+        "calibration.cli.main",
         "run",
         "--hw",
         "local",

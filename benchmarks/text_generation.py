@@ -100,7 +100,7 @@ def calibrate(out: Path, budget_s: float) -> None:
     command = [
         sys.executable,
         "-m",
-        "calibration.commands.main",
+        "calibration.cli.main",
         "run",
         "--budget",
         f"{budget_s:g}s",

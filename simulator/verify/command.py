@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calibration.commands.main import app
+from calibration.cli.main import app
 from catalogs.errors import InputError
 from catalogs.io.output_files import check_targets, make_folder, write_atomically, write_json
 from catalogs.ui.entry_point import run_command

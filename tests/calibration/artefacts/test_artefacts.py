@@ -30,7 +30,7 @@ from calibration.artefacts.environment import environment, packages, program
 from calibration.artefacts.recording import recording
 from calibration.artefacts.replay import replay
 from calibration.artefacts.request_summary import statistics_of, summary_text
-from calibration.commands.main import app
+from calibration.cli.main import app
 from calibration.complexity.records import PARTS
 from catalogs.errors import InputError
 from catalogs.ui.entry_point import run_command

@@ -15,7 +15,7 @@ from calibration.bundles.archive import export_bundle, install_bundle
 from calibration.bundles.bundle import bundle_folder, load_bundle, shipped_folder, user_folder
 from calibration.bundles.engine_calibration import file_of
 from calibration.bundles.files import facts_hash
-from calibration.commands.main import main
+from calibration.cli.main import main
 from calibration.fitting.fit import fit_bundle
 from calibration.operators.operators import Gemm
 from catalogs.errors import InputError

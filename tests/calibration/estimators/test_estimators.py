@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from calibration.commands.main import app
+from calibration.cli.main import app
 from calibration.estimators.compare import compare_family, engine_rows, held_out_seconds, splits
 from calibration.estimators.estimator import SHIPPED, Fit, Predict, estimators, fit_linear_physics
 from calibration.estimators.features import Encoder, physics

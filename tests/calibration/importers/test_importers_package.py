@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from calibration.commands.main import app, main
+from calibration.cli.main import app, main
 from calibration.importers.aiconfigurator import newest_version
 from calibration.importers.aiconfigurator_package import PACKAGES, package_tables
 from calibration.rows.dataset import read_rows

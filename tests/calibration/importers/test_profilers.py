@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibration.commands.main import app
+from calibration.cli.main import app
 from calibration.importers.profilers.nsight_systems import torch_sizes
 from calibration.importers.profilers.read import read_profiler_trace
 from calibration.importers.profilers.rows import CallTimes, family_rows, operator_table

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibration.commands.main import app
+from calibration.cli.main import app
 from calibration.machine_trace.advice import PageFaultCosts, advice, page_fault_costs
 from calibration.machine_trace.disturbances import CAUSES, cause_of, disturbances, while_slow
 from calibration.machine_trace.folder import check_new_trace, document, read_trace, write_trace

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 torch = pytest.importorskip("torch", reason="torch is not installed (pip install '.[calibration]')")
 
 from calibration.bundles.bundle import load_bundle  # noqa: E402
-from calibration.commands.main import app  # noqa: E402
+from calibration.cli.main import app  # noqa: E402
 from calibration.operators.operators import Gemm  # noqa: E402
 from calibration.profile import local_run  # noqa: E402
 from calibration.profile.kernels.attention import prefill  # noqa: E402
@@ -154,7 +154,7 @@ def test_run_installs_a_calibration_that_plan_finds(home: Path, monkeypatch: pyt
 
 LIMITED = """
 import resource, sys
-from calibration.commands.main import main
+from calibration.cli.main import main
 from calibration.profile.machine import device
 device.last_level_cache_bytes = lambda: 4.0 * 2**20
 resource.setrlimit(resource.RLIMIT_FSIZE, (6000, resource.RLIM_INFINITY))
@@ -193,7 +193,7 @@ def test_a_gpu_that_is_not_there_is_one_line() -> None:
 
 
 def test_wrong_hardware_and_device_are_one_line(home: Path) -> None:
-    from calibration.commands.main import main
+    from calibration.cli.main import main
 
     for args in (["run", "--hw", "h100"], ["profile", "--device", "tpu"], ["profile", "--threads", "9999"]):
         with pytest.raises(SystemExit) as stopped:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from calibration.commands.main import app
+from calibration.cli.main import app
 from calibration.families.base import HeldOutErrors
 from calibration.profile.run import profile
 from calibration.profile.session.session import Session

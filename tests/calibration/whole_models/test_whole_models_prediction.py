@@ -14,7 +14,7 @@ import pytest
 from scipy.stats import t as student_t
 from typer.testing import CliRunner
 
-from calibration.commands.main import app
+from calibration.cli.main import app
 from calibration.profile.machine.energy import DEVICE_MEMORY, Meter
 from calibration.report.model_page import page_of_study
 from calibration.whole_models import prediction, predictor, table

@@ -19,7 +19,7 @@ from catalogs.ui.words import counted
 APPS = {
     "plan": "planner.main",
     "simulate": "simulator.cli.main",
-    "calibrate": "calibration.commands.main",
+    "calibrate": "calibration.cli.main",
     "catalog": "catalogs.cli.main",
 }
 

@@ -99,7 +99,7 @@ def test_other_results_are_found(tmp_path: Path) -> None:
 
 
 def test_any_command_can_run_inside_an_artefact(tmp_path: Path, capsys: Any) -> None:
-    from calibration.commands.main import app as calibrate
+    from calibration.cli.main import app as calibrate
 
     (tmp_path / "d.yaml").write_text(DEPLOYMENT)
     run = ["simulate", "inputs/d.yaml", "--workload", "chat", "--requests", "5", "--json", "results/a.json"]
@@ -168,7 +168,7 @@ def test_an_artefact_replays_in_a_fresh_root_without_the_network(tmp_path: Path)
     new.mkdir()
     folders = dict.fromkeys(str(Path(p).resolve()) for p in (sys.prefix, sys.base_prefix, ROOT, *sys.path) if p)
     more = [p for p in folders if os.path.isdir(p) and not p.startswith(("/usr/", "/lib/"))]
-    script = "from calibration.commands.main import main; main(['artefact', 'replay', '/artefact', '--json', '-'])"
+    script = "from calibration.cli.main import main; main(['artefact', 'replay', '/artefact', '--json', '-'])"
     done = subprocess.run(
         [
             "unshare",

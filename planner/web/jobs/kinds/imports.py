@@ -162,7 +162,7 @@ def _fitted(files: list[Path], hardware: str, task: Task) -> dict[str, Any]:
 
 
 def _results(files: list[Path]) -> dict[str, Any]:
-    from calibration.commands.importing import run_document
+    from calibration.cli.importing import run_document
     from calibration.importers.load_clients.results import measured_runs
 
     return {

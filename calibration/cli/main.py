@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calibration.commands import artefact, machine
-from calibration.commands.compare import compare
-from calibration.commands.importing import import_
-from calibration.commands.models import models, predict
-from calibration.commands.options import Budget, BundleName, Device, Hardware, JsonFile, Machine, Out, Seed, Threads
+from calibration.cli import artefact, machine
+from calibration.cli.compare import compare
+from calibration.cli.importing import import_
+from calibration.cli.models import models, predict
+from calibration.cli.options import Budget, BundleName, Device, Hardware, JsonFile, Machine, Out, Seed, Threads
 from catalogs.errors import InputError
 from catalogs.io.output_files import check_targets, write_json
 from catalogs.ui.entry_point import run_command

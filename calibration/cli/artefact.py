@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calibration.commands.options import JsonFile
+from calibration.cli.options import JsonFile
 from catalogs.io.output_files import check_targets, write_json
 from catalogs.ui.shared_options import command_group
 from catalogs.ui.words import counted, percent

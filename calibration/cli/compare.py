@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calibration.commands.options import JsonFile, Tables
+from calibration.cli.options import JsonFile, Tables
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.output_files import check_targets, write_atomically, write_json
 from catalogs.ui.words import percent

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from calibration.commands.main import app, main
+from calibration.cli.main import app, main
 from calibration.rows.dataset import write_rows
 from catalogs.hardware.catalog import parse_hardware
 from tests.calibration.invented_accelerator import gemm_rows
@@ -71,7 +71,7 @@ def test_bad_input_is_one_line_and_exit_2(args: list[str], rule: str, capsys: py
 
 def test_help_loads_nothing_heavy() -> None:
     code = (
-        "import sys\nfrom calibration.commands.main import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n   "
+        "import sys\nfrom calibration.cli.main import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n   "
         " pass\n"
         "print([m for m in ('pandas', 'sklearn', 'scipy', 'numpy', 'pyarrow', 'torch') if m in sys.modules])"
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calibration.commands.options import JsonFile, Tables
+from calibration.cli.options import JsonFile, Tables
 from catalogs.errors import InputError
 from catalogs.io.output_files import check_targets, finite, write_json
 from catalogs.ui.words import percent

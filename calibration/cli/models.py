@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calibration.commands.options import Budget, Device, JsonFile, Out, Seed, Threads
+from calibration.cli.options import Budget, Device, JsonFile, Out, Seed, Threads
 from catalogs.errors import InputError
 from catalogs.io.output_files import check_targets, write_atomically, write_json
 

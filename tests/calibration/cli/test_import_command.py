@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from calibration.commands.main import app
+from calibration.cli.main import app
 from calibration.importers.load_clients.results import measured_runs
 from catalogs.errors import InputError
 from tests.calibration.importers.load_clients.test_load_clients import TIMES, aiperf, guidellm, inference_perf

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from calibration.commands.options import JsonFile
+from calibration.cli.options import JsonFile
 from catalogs.errors import InputError
 from catalogs.io.output_files import check_targets, write_json
 from catalogs.ui.shared_options import command_group
