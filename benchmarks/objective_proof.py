@@ -29,7 +29,7 @@ from planner.answer.evaluate import PlanEvaluator
 from planner.evaluation.capacity import find_capacity
 from planner.evaluation.evaluator import apply_bounds
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
-from planner.evaluation.observation import RunSizes
+from planner.evaluation.run_sizes import RunSizes
 from planner.evaluation.verdict import Verdict
 from planner.pipeline import ONE_PROCESS
 from planner.problem.candidate import Candidate

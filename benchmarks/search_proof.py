@@ -33,7 +33,7 @@ import numpy as np
 
 from catalogs.ui.words import percent
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
-from planner.evaluation.observation import RunSizes
+from planner.evaluation.run_sizes import RunSizes
 from planner.problem.front import parse_axes
 from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest

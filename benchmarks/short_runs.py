@@ -22,7 +22,7 @@ from objective_proof import draw
 from catalogs.ui.words import percent
 from planner.evaluation.evaluator import apply_bounds
 from planner.evaluation.multi_hardware import open_evaluator
-from planner.evaluation.observation import RunSizes
+from planner.evaluation.run_sizes import RunSizes
 from planner.evaluation.verdict import SHORT_RUN_MARGIN
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos

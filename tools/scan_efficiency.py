@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from calibration.operators.flops_and_bytes import bytes_moved
 from calibration.operators.operators import LinearAttentionScan
-from calibration.operators.roofline import bytes_moved, roofline_s
+from calibration.operators.roofline import roofline_s
 from catalogs.hardware.catalog import parse_hardware
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from calibration.importers.aiconfigurator import DTYPE, mla_rows
-from calibration.operators.roofline import bytes_moved, compute_s, flops
+from calibration.operators.flops_and_bytes import bytes_moved, flops
+from calibration.operators.roofline import compute_s
 from calibration.power.model import (
     COLLECTIVE_BASE,
     FILE_NAME,

@@ -8,7 +8,8 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from calibration.operators.roofline import bytes_moved, compute_s, flops, memory_s, roofline_s
+from calibration.operators.flops_and_bytes import bytes_moved, flops
+from calibration.operators.roofline import compute_s, memory_s, roofline_s
 from calibration.rows.dataset import OPERATOR_COLUMNS, operators_of
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from calibration.operators.flops_and_bytes import bytes_moved
 from calibration.operators.operators import Operator
-from calibration.operators.roofline import bytes_moved, link_bytes_per_s, roofline_s
+from calibration.operators.roofline import link_bytes_per_s, roofline_s
 from calibration.rows.dataset import operators_of
 from catalogs.arrays import FloatArray
 from catalogs.hardware.files import cache_bytes

@@ -27,8 +27,9 @@ import numpy.typing as npt
 from calibration.families.base import Parts, best_streaming, operators
 from calibration.families.grid import InterpolationGrid, by, pack_grids, unpack_grids
 from calibration.operators.cost import INTERPOLATED, ROOFLINE, broadcast
+from calibration.operators.flops_and_bytes import ACTIVATION_BYTES, bytes_moved
 from calibration.operators.operators import DecodeAttention
-from calibration.operators.roofline import ACTIVATION_BYTES, bytes_moved, compute_s, memory_s, roofline_s
+from calibration.operators.roofline import compute_s, memory_s, roofline_s
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
 

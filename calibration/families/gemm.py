@@ -19,8 +19,9 @@ from calibration.families.fixed_tiles import FLASHINFER, LEAST_K, TABLED, layer_
 from calibration.families.grid import InterpolationGrid, by, pack_grids, unpack_grids
 from calibration.families.uncalibrated import UncalibratedModel
 from calibration.operators.cost import ROOFLINE, broadcast
+from calibration.operators.flops_and_bytes import stored_bytes
 from calibration.operators.operators import Gemm
-from calibration.operators.roofline import compute_s, memory_s, roofline_s, stored_bytes
+from calibration.operators.roofline import compute_s, memory_s, roofline_s
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
 

@@ -41,8 +41,9 @@ from calibration.families.grid import by
 from calibration.families.nonnegative import nonnegative_of_few
 from calibration.operators.cost import INTERPOLATED, ROOFLINE, broadcast
 from calibration.operators.expert_loads import DEFAULT_SKEW, imbalance_share, reach_share, reached_by_both
+from calibration.operators.flops_and_bytes import bytes_moved, compute_dtype
 from calibration.operators.operators import Gemm, GroupedGemm
-from calibration.operators.roofline import bytes_moved, compute_dtype, memory_s, padding_s, roofline_s
+from calibration.operators.roofline import memory_s, padding_s, roofline_s
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
 

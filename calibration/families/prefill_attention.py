@@ -28,8 +28,9 @@ from calibration.families.base import Parts, operators
 from calibration.families.decode_attention import group_nodes, nearest_head
 from calibration.families.grid import InterpolationGrid, by, pack_grids, unpack_grids
 from calibration.operators.cost import ROOFLINE, broadcast
+from calibration.operators.flops_and_bytes import compute_dtype
 from calibration.operators.operators import PrefillAttention
-from calibration.operators.roofline import compute_dtype, compute_s, roofline_s
+from calibration.operators.roofline import compute_s, roofline_s
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
 

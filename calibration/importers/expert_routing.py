@@ -49,7 +49,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from calibration.operators.expert_loads import SEED, reached, table_law
-from calibration.operators.roofline import distinct_experts
+from calibration.operators.flops_and_bytes import distinct_experts
 from catalogs.arrays import FloatArray
 
 BALANCED, MILD, STEEP = "balanced", "power_law_1.01", "power_law_1.2"

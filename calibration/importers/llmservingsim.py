@@ -22,8 +22,8 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from calibration.operators.flops_and_bytes import distinct_experts
 from calibration.operators.operators import SAMPLING_BYTES_PER_LOGIT
-from calibration.operators.roofline import distinct_experts
 from catalogs.errors import InputError
 
 SOURCE: Final = "LLMServingSim@5daddb2 (MIT) vllm 0.19 eager"

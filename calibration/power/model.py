@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from calibration.operators.flops_and_bytes import distinct_experts
 from calibration.operators.operators import (
     Convolution,
     Gemm,
@@ -32,7 +33,6 @@ from calibration.operators.operators import (
     NonCausalAttention,
     Operator,
 )
-from calibration.operators.roofline import distinct_experts
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from calibration.operators.flops_and_bytes import bytes_moved, flops
 from calibration.operators.operators import DecodeAttention, Gemm, Matmul
-from calibration.operators.roofline import bytes_moved, flops
 from calibration.profile.kernels import machine_rates
 from calibration.profile.kernels.host import ON_HOST, TO_DEVICE, TO_HOST
 from calibration.profile.session.session import Row

@@ -9,7 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from calibration.operators.roofline import bytes_moved, flops
+from calibration.operators.flops_and_bytes import bytes_moved, flops
 from calibration.profile.kernels.inputs import DoesNotFit, Unavailable
 from calibration.profile.kernels.registry import WORK
 from calibration.profile.peaks import shape_of

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from calibration.operators.flops_and_bytes import bytes_moved
 from calibration.operators.operators import Convolution, Elementwise, GroupedGemm, Operator, Streaming
-from calibration.operators.roofline import bytes_moved, compute_s, memory_s
+from calibration.operators.roofline import compute_s, memory_s
 from calibration.rows.dataset import operators_of
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator

@@ -19,7 +19,7 @@ from planner.answer.evaluate import PlanEvaluator
 from planner.evaluation.evaluator import Evaluator, apply_bounds
 from planner.evaluation.multi_hardware import rental_bound
 from planner.evaluation.queueing import OVERLOAD
-from planner.evaluation.workload_statistics import run_sizes
+from planner.evaluation.run_sizes import run_sizes
 from planner.problem.candidate import Candidate, kind_of
 from planner.problem.demand import RequiredRates
 from planner.problem.latency_metrics import E2E

@@ -24,8 +24,8 @@ import numpy as np
 
 from calibration.accuracy.stated_error import ALL_WAITING, StatedError
 from catalogs.arrays import FloatArray
+from catalogs.statistics import student_t_cdf, student_t_quantile
 from planner.evaluation.observation import Observation
-from planner.evaluation.student_t import student_t_cdf, student_t_quantile
 from planner.evaluation.verdict import ErrorAllowance, Verdict
 from planner.problem.latency_metrics import E2E
 from planner.problem.slo import Slo

@@ -18,8 +18,8 @@ from catalogs.workloads.workload import Workload
 from planner.evaluation.facts import CandidateFacts
 from planner.evaluation.observation import Load, Observation, RunDetail
 from planner.evaluation.queueing import Utilisation
+from planner.evaluation.run_sizes import condition_shares
 from planner.evaluation.simulated import SimulatedEvaluator
-from planner.evaluation.workload_statistics import condition_shares
 from planner.problem.candidate import Candidate
 from planner.problem.hardware_choice import choose_hardware, is_any, is_one
 from planner.problem.price_list import PriceList

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final
 
 from calibration.accuracy.stated_error import StatedError
@@ -33,30 +32,6 @@ class Load:
     seed: int
     whole_cluster: bool = False
     patient: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class RunSizes:
-    """Simulated requests of a quick run and of a full run: a percentile needs a dozen measured requests beyond it."""
-
-    quick: int
-    full: int
-
-    @classmethod
-    def for_slos(cls, slos: Sequence[Slo], shares: Mapping[str, float] = MappingProxyType({})) -> RunSizes:
-        """Return the sizes that the objective with the fewest requests beyond its percentile needs.
-
-        Args:
-            slos: The objectives.
-            shares: The share of all requests that a metric is about, by its name, where it has a condition.
-        """
-        beyond = min([(1 - (s.quantile or 0.0)) * shares.get(s.metric, 1.0) for s in slos] or [1.0])
-        full = min(max(1000, round(16 / beyond)), 20_000)
-        return cls(max(300, full // 5), full)
-
-    def at_most(self, n: int) -> RunSizes:
-        """Return sizes of at most `n` requests: enough if runs are only compared with each other."""
-        return RunSizes(min(self.quick, n // 4), min(self.full, n))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from typing import Final
 
 from catalogs.deployments.layout import Role
 from catalogs.engines.profile import HostTimes
-from planner.problem.latency_metric import ExpectedTimes
 from planner.problem.latency_metrics import LATENCY_METRICS
+from planner.problem.metric_definition import ExpectedTimes
 from simulator.core.batch import BatchShape
 from simulator.core.step_log import StepLog
 

@@ -91,7 +91,7 @@ class WindowStatistics:
 
 @dataclass(frozen=True, slots=True)
 class RequestWindow:
-    """The requests of a run that statistics are taken over; implements planner.problem.latency_metric.RunWindow."""
+    """The requests of a run that statistics are taken over; implements planner.problem.metric_definition.RunWindow."""
 
     run: Run
     requests: BoolArray  # shape (n,)

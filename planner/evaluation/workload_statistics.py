@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
@@ -19,14 +19,11 @@ from catalogs.workloads.replay import Replay
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.synthetic import SyntheticWorkload
 from catalogs.workloads.workload import Workload
-from planner.evaluation.observation import RunSizes
-from planner.problem.length_condition import LengthCondition
 from planner.problem.load_curve import steady
 from planner.problem.request import PlanRequest
-from planner.problem.slo import Slo
 
 #: Requests drawn to estimate the lengths of a workload.
-_N_SAMPLE: Final = 2000
+SAMPLE_REQUESTS: Final = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +50,7 @@ class WorkloadStatistics:
     @classmethod
     def of(cls, workload: Workload, seed: int) -> WorkloadStatistics:
         """Return the statistics of a sample drawn with this seed."""
-        sample = workload.materialise(seed=seed, n_requests=_N_SAMPLE)
+        sample = workload.materialise(seed=seed, n_requests=SAMPLE_REQUESTS)
         total = sample.input_tokens + sample.output_tokens
         means = float(sample.input_tokens.mean()), float(sample.output_tokens.mean())
         variability = _cv2(np.diff(np.sort(sample.arrival_s))) + _cv2(sample.input_tokens)
@@ -64,47 +61,6 @@ class WorkloadStatistics:
         if quantile not in self._input_quantiles:
             self._input_quantiles[quantile] = float(np.quantile(self.sample.input_tokens, quantile))
         return self._input_quantiles[quantile]
-
-
-def condition_shares(request: PlanRequest, slos: Sequence[Slo] | None = None) -> dict[str, float]:
-    """Return the share of the workload's requests that each objective with a condition is about, by its metric.
-
-    Args:
-        request: The request.
-        slos: The objectives; None: those of the request.
-
-    Raises:
-        InputError: No request of the workload fulfils a condition.
-    """
-    found, conditions = {}, dict[str, LengthCondition]()
-    for slo in request.slos if slos is None else slos:
-        if slo.latency.condition is not None:
-            conditions[slo.metric] = slo.latency.condition
-    if not conditions:
-        return {}
-    workload = workload_of(request)
-    sample = workload.materialise(seed=request.seed, n_requests=_N_SAMPLE)
-    inputs, outputs = sample.input_tokens, sample.output_tokens
-    for metric, condition in conditions.items():
-        found[metric] = float(condition.holds(inputs, outputs).mean())
-        if not found[metric]:
-            rule = f"no request of workload {workload.name} has {condition.words}"
-            lengths = [f"{tokens.min():,} to {tokens.max():,}" for tokens in (inputs, outputs)]
-            raise InputError(rule, metric, hint=f"its requests have {lengths[0]} input and {lengths[1]} output tokens")
-    return found
-
-
-def run_sizes(request: PlanRequest, slos: Sequence[Slo] | None = None) -> RunSizes:
-    """Return the requests of runs that the objectives of a request need on its workload.
-
-    Args:
-        request: The request.
-        slos: The objectives; None: those of the request.
-
-    Raises:
-        InputError: No request of the workload fulfils the condition of an objective.
-    """
-    return RunSizes.for_slos(request.slos if slos is None else slos, condition_shares(request, slos))
 
 
 def _media_means(sample: RequestSet) -> dict[MediaLayout, float]:

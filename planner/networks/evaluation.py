@@ -18,7 +18,7 @@ from catalogs.arrays import FloatArray
 from catalogs.deployments.networks import NetworkDeployment
 from catalogs.workloads.jobs import JobSet
 from planner.evaluation.confidence import LEVELS, SEEDS, Confidence, confidence_at_levels
-from planner.evaluation.observation import RunSizes
+from planner.evaluation.run_sizes import RunSizes
 from planner.networks.candidate import JobCandidate
 from planner.networks.request import NetworkRequest
 from planner.networks.service import JobService

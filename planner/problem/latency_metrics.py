@@ -15,8 +15,8 @@ import numpy as np
 
 from catalogs.arrays import FloatArray, IntArray
 from catalogs.errors import InputError
-from planner.problem.latency_metric import LatencyMetric, RunWindow, not_reported
 from planner.problem.length_condition import LengthCondition
+from planner.problem.metric_definition import LatencyMetric, RunWindow, not_reported
 from planner.problem.normalized_latency import NORMALIZED, NORMALIZED_TOTAL
 
 TTFT: Final = LatencyMetric(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from catalogs.arrays import FloatArray
-from planner.problem.latency_metric import ExpectedTimes, LatencyMetric, LeastTimes, RunWindow
+from planner.problem.metric_definition import ExpectedTimes, LatencyMetric, LeastTimes, RunWindow
 
 if TYPE_CHECKING:
     from calibration.accuracy.measured_run import MeasuredRun

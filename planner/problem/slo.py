@@ -19,9 +19,9 @@ from catalogs.errors import LONGEST_VALUE, InputError, nearest_name
 from catalogs.ui.words import digits, exact_duration, human_s
 from planner.problem.interactivity import INTERACTIVITY, rate_text, tpot_limit_s
 from planner.problem.key_definition import need_one_of
-from planner.problem.latency_metric import LatencyMetric
 from planner.problem.latency_metrics import LATENCY_METRICS, TPOT, TTFT
 from planner.problem.length_condition import LengthCondition
+from planner.problem.metric_definition import LatencyMetric
 
 UNIT_S: Final[dict[str, float]] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0}
 

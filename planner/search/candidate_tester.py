@@ -11,7 +11,8 @@ from typing import Final, Literal, Protocol
 from planner.evaluation.capacity import find_capacity
 from planner.evaluation.confidence import allowance_for
 from planner.evaluation.evaluator import Evaluator
-from planner.evaluation.observation import Load, Observation, RunSizes
+from planner.evaluation.observation import Load, Observation
+from planner.evaluation.run_sizes import RunSizes
 from planner.evaluation.verdict import NO_ALLOWANCE, SHORT_RUN_MARGIN, ErrorAllowance, Verdict, verdict_of
 from planner.problem.candidate import Candidate
 from planner.problem.demand import RequiredRates

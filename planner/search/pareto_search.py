@@ -22,7 +22,8 @@ from catalogs.ui.words import human_s, percent
 from catalogs.units import HOUR_S
 from planner.evaluation.evaluator import Evaluator, apply_bounds
 from planner.evaluation.multi_hardware import open_evaluator
-from planner.evaluation.workload_statistics import WorkloadBlock, run_sizes
+from planner.evaluation.run_sizes import run_sizes
+from planner.evaluation.workload_statistics import WorkloadBlock
 from planner.problem.front import ParetoAxis, observed_slos, parse_axes, simulated_objective
 from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest

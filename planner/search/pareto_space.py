@@ -18,8 +18,9 @@ from catalogs.units import HOUR_S
 from planner.economics.money import JOULES_PER_KWH, MILLION
 from planner.evaluation.confidence import allowance_for
 from planner.evaluation.evaluator import Evaluator
-from planner.evaluation.observation import Load, RunSizes
+from planner.evaluation.observation import Load
 from planner.evaluation.queueing import Utilisation
+from planner.evaluation.run_sizes import RunSizes
 from planner.evaluation.verdict import CLEARLY_MISSED_GROWTH, SHORT_RUN_MARGIN, Verdict, judge, verdict_of
 from planner.problem.candidate import Candidate
 from planner.problem.front import ParetoAxis

@@ -18,7 +18,7 @@ from catalogs.ui.terminal import Line
 from catalogs.ui.words import counted, percent, seconds
 from planner.answer.plan_schema import Plan, Stats
 from planner.evaluation.observation import Load
-from planner.evaluation.workload_statistics import run_sizes
+from planner.evaluation.run_sizes import run_sizes
 from planner.problem.latency_metrics import E2E, LATENCY_METRICS
 from planner.sections.section import ChosenPlan, Section
 

@@ -38,8 +38,8 @@ from planner.evaluation.confidence import (
 )
 from planner.evaluation.deployments import with_replicas
 from planner.evaluation.observation import Load
+from planner.evaluation.run_sizes import run_sizes
 from planner.evaluation.verdict import judge
-from planner.evaluation.workload_statistics import run_sizes
 from planner.problem.latency_metrics import E2E
 from planner.problem.load_curve import LoadCurve
 from planner.problem.request import PlanRequest

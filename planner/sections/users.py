@@ -40,9 +40,9 @@ from planner.evaluation.confidence import (
     log_noise,
 )
 from planner.evaluation.observation import Load, Observation
+from planner.evaluation.run_sizes import run_sizes
 from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, finish_s, observe_window
 from planner.evaluation.verdict import pooled_value_s, pooled_waiting_share
-from planner.evaluation.workload_statistics import run_sizes
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.sections.section import ChosenPlan, Section, level_words, result_words

@@ -20,7 +20,7 @@ from catalogs.deployments.layout import Limits
 from catalogs.ui.words import human_s, percent
 from catalogs.workloads.request_set import RequestSet
 from planner.problem.candidate import Candidate
-from planner.problem.latency_metric import LeastTimes
+from planner.problem.metric_definition import LeastTimes
 from planner.problem.price_list import PriceList, rental_need
 from planner.problem.slo import Slo, statistic_s
 from simulator.cluster.compiled import SHORTEST_SEQUENCE_TOKENS

@@ -16,7 +16,7 @@ from catalogs.ui.terminal import ProgressCallback
 from catalogs.ui.words import percent
 from planner.evaluation.capacity import Capacity, V, find_capacity
 from planner.evaluation.evaluator import Evaluator
-from planner.evaluation.observation import RunSizes
+from planner.evaluation.run_sizes import RunSizes
 from planner.evaluation.verdict import Verdict
 from planner.search.candidate_tester import CandidateTester
 from planner.studies.capacity_inputs import CapacityInput, capacity_inputs

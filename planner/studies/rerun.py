@@ -11,8 +11,8 @@ from catalogs.workloads.workload import Workload
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
+from planner.evaluation.run_sizes import run_sizes
 from planner.evaluation.simulated import SimulatedEvaluator
-from planner.evaluation.workload_statistics import run_sizes
 from planner.problem.candidate import API_SERVERS, Candidate
 from planner.problem.demand import NOTHING
 from planner.problem.hardware_choice import is_one

@@ -18,7 +18,7 @@ from catalogs.ui.terminal import ProgressCallback
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.evaluation.capacity import find_capacity
-from planner.evaluation.observation import RunSizes
+from planner.evaluation.run_sizes import RunSizes
 from planner.evaluation.verdict import Verdict
 from planner.problem.candidate import Candidate
 from planner.search.candidate_tester import TIE, CandidateTester

@@ -14,8 +14,8 @@ from catalogs.errors import InputError
 from planner.answer.confirmed_rates import SeedBudget
 from planner.answer.evaluate import PlanEvaluator
 from planner.answer.evaluated_plan import EvaluatedPlan
+from planner.evaluation.run_sizes import run_sizes
 from planner.evaluation.simulated import SimulatedEvaluator
-from planner.evaluation.workload_statistics import run_sizes
 from planner.problem.candidate import ENCODER_POOL, WHOLE, Candidate, DeploymentOverrides, Split
 from planner.problem.demand import RequiredRates
 from planner.problem.price_list import PriceList

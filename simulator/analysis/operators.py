@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from calibration.operators.flops_and_bytes import bytes_moved, flops
 from calibration.operators.operators import Collective
-from calibration.operators.roofline import bytes_moved, compute_s, flops, link_bytes, memory_s, roofline_s
+from calibration.operators.roofline import compute_s, link_bytes, memory_s, roofline_s
 from catalogs.arrays import FloatArray
 from simulator.costs.improved import FIXED_COST_FACTOR
 from simulator.costs.partition import BatchRows

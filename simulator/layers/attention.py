@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from calibration.operators.flops_and_bytes import ACTIVATION_BYTES as ACT
+from calibration.operators.flops_and_bytes import stored_bytes
 from calibration.operators.operators import (
     BYTES_PER_SCORE,
     Collective,
@@ -25,8 +27,6 @@ from calibration.operators.operators import (
     PrefillAttention,
     window_pairs,
 )
-from calibration.operators.roofline import ACTIVATION_BYTES as ACT
-from calibration.operators.roofline import stored_bytes
 from catalogs.arrays import FloatArray
 from catalogs.models.compressed_attention import CompressedAttention
 from catalogs.models.layers import LayerGroup

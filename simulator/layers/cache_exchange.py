@@ -7,8 +7,8 @@ layers, in the form in which the mixers of `attention.py` enter them into a step
 
 from __future__ import annotations
 
+from calibration.operators.flops_and_bytes import ACTIVATION_BYTES as ACT
 from calibration.operators.operators import Collective
-from calibration.operators.roofline import ACTIVATION_BYTES as ACT
 from catalogs.arrays import FloatArray
 from simulator.layers.operator_call import Calls, OperatorCall
 from simulator.layers.shard import Shard

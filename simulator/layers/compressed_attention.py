@@ -7,6 +7,8 @@ from typing import Final
 
 import numpy as np
 
+from calibration.operators.flops_and_bytes import ACTIVATION_BYTES as ACT
+from calibration.operators.flops_and_bytes import stored_bytes
 from calibration.operators.operators import (
     BYTES_PER_SCORE,
     DecodeAttention,
@@ -16,8 +18,6 @@ from calibration.operators.operators import (
     PrefillAttention,
     window_pairs,
 )
-from calibration.operators.roofline import ACTIVATION_BYTES as ACT
-from calibration.operators.roofline import stored_bytes
 from catalogs.arrays import FloatArray
 from catalogs.models.compressed_attention import CompressedAttention
 from simulator.layers.cache_exchange import gather_calls, merge_calls

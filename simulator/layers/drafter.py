@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from calibration.operators.cost import CostSource
+from calibration.operators.flops_and_bytes import ACTIVATION_BYTES
 from calibration.operators.operators import Gemm, Matmul, Num
-from calibration.operators.roofline import ACTIVATION_BYTES
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.speculation import EAGLE3_FEATURES, Method
 from simulator.layers.attention import sharded_mixer

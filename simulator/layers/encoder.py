@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from calibration.operators.flops_and_bytes import ACTIVATION_BYTES as ACT
+from calibration.operators.flops_and_bytes import stored_bytes
 from calibration.operators.operators import DecodeAttention, Gemm, Matmul, Num, PrefillAttention
-from calibration.operators.roofline import ACTIVATION_BYTES as ACT
-from calibration.operators.roofline import stored_bytes
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.models.layers import LayerGroup

@@ -12,8 +12,8 @@ from typing import Any, Final, cast
 
 import numpy as np
 
+from calibration.operators.flops_and_bytes import ACTIVATION_BYTES as ACT
 from calibration.operators.operators import Collective, GroupedGemm, Num
-from calibration.operators.roofline import ACTIVATION_BYTES as ACT
 from catalogs.models.layers import LayerGroup, Mlp, Moe
 from catalogs.models.mixers import Part
 from simulator.interconnect.collectives import ExpertRouting

@@ -8,8 +8,8 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from calibration.operators.flops_and_bytes import ACTIVATION_BYTES as ACT
 from calibration.operators.operators import Collective, Elementwise, Gemm, Matmul, Num, Operator
-from calibration.operators.roofline import ACTIVATION_BYTES as ACT
 from catalogs.arrays import BoolArray, FloatArray
 from catalogs.models.layers import LayerGroup
 from simulator.interconnect.collectives import ExpertRouting

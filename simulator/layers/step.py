@@ -22,6 +22,7 @@ from typing import Final
 import numpy as np
 
 from calibration.operators.cost import CostSource
+from calibration.operators.flops_and_bytes import ACTIVATION_BYTES as ACT
 from calibration.operators.operators import (
     GREEDY_BYTES_PER_LOGIT,
     SAMPLING_BYTES_PER_LOGIT,
@@ -30,7 +31,6 @@ from calibration.operators.operators import (
     Gemm,
     Num,
 )
-from calibration.operators.roofline import ACTIVATION_BYTES as ACT
 from catalogs.arrays import FloatArray
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.models.layers import LayerGroup

@@ -22,8 +22,8 @@ import numpy as np
 
 from calibration.families.noncausal_attention import WITHOUT_MASK
 from calibration.operators.cost import CostSource
+from calibration.operators.flops_and_bytes import ACTIVATION_BYTES as ACT
 from calibration.operators.operators import Collective, Gemm, NonCausalAttention, Num, PrefillAttention
-from calibration.operators.roofline import ACTIVATION_BYTES as ACT
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.models.layers import LayerGroup
 from catalogs.models.media_items import MediaLayout

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from calibration.operators.cost import CostSource
+from calibration.operators.flops_and_bytes import ACTIVATION_BYTES as ACT
 from calibration.operators.operators import Elementwise
-from calibration.operators.roofline import ACTIVATION_BYTES as ACT
 from catalogs.arrays import FloatArray
 from catalogs.deployments.features import DISK_BYTES_PER_S
 from catalogs.deployments.resolved import ResolvedDeployment

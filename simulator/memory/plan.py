@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from calibration.operators.roofline import ACTIVATION_BYTES
+from calibration.operators.flops_and_bytes import ACTIVATION_BYTES
 from catalogs.deployments.layout import Limits
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.models.layers import LayerGroup

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from calibration.operators.roofline import ACTIVATION_BYTES as ACT
+from calibration.operators.flops_and_bytes import ACTIVATION_BYTES as ACT
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.models.layers import LayerGroup
 from catalogs.models.towers import Tower

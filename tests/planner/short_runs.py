@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from planner.evaluation import queueing
-from planner.evaluation.observation import RunSizes
+from planner.evaluation.run_sizes import RunSizes
 from planner.studies import binding, sensitivity
 
 #: Requests of the longest runs with few requests in flight.

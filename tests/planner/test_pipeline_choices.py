@@ -16,8 +16,9 @@ from planner.answer.candidate_search import group_search, simplest_best
 from planner.answer.confirmed_rates import BEST, OTHER
 from planner.answer.evaluate import PlanEvaluator
 from planner.answer.evaluated_plan import EvaluatedPlan
-from planner.evaluation.observation import Load, Observation, RunSizes
+from planner.evaluation.observation import Load, Observation
 from planner.evaluation.queueing import OVERLOAD
+from planner.evaluation.run_sizes import RunSizes
 from planner.problem.candidate import Candidate
 from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest, SearchOptions

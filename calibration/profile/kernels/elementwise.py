@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from calibration.operators.flops_and_bytes import ACTIVATION_BYTES
 from calibration.operators.operators import GREEDY_BYTES_PER_LOGIT, SAMPLING_BYTES_PER_LOGIT
-from calibration.operators.roofline import ACTIVATION_BYTES
 from calibration.profile.kernels.inputs import input_sets, random, writable_random
 from calibration.profile.machine.device import ProfiledDevice
 from calibration.profile.machine.timing import Call, Work

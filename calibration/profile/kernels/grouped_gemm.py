@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from calibration.operators.roofline import stored_bytes
+from calibration.operators.flops_and_bytes import stored_bytes
 from calibration.profile.kernels.inputs import input_sets, random
 from calibration.profile.machine.device import ProfiledDevice
 from calibration.profile.machine.timing import Call, Work

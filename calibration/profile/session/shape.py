@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from calibration.operators.flops_and_bytes import bytes_moved
 from calibration.operators.operators import OPERATOR_OF, Operator
-from calibration.operators.roofline import bytes_moved, roofline_s
+from calibration.operators.roofline import roofline_s
 from calibration.rows.dataset import OPERATOR_COLUMNS, operator_of
 from catalogs.hardware.specs import Accelerator
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from calibration.operators.roofline import ACTIVATION_BYTES
+from calibration.operators.flops_and_bytes import ACTIVATION_BYTES
 from catalogs.models.layers import LayerGroup
 from catalogs.models.towers import Tower
 from catalogs.workloads.media_blocks import parse_item

@@ -15,8 +15,9 @@ from calibration.families.decode_attention import COLD, DecodeAttentionModel, co
 from calibration.fitting.fit import fit_bundle
 from calibration.importers.public import import_public
 from calibration.operators.cost import ROOFLINE
+from calibration.operators.flops_and_bytes import bytes_moved
 from calibration.operators.operators import DecodeAttention
-from calibration.operators.roofline import bytes_moved, memory_s
+from calibration.operators.roofline import memory_s
 from calibration.rows.dataset import operators_of
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment

@@ -10,8 +10,9 @@ from calibration.bundles.bundle import Bundle, load_bundle
 from calibration.families.noncausal_attention import NonCausalAttentionModel, padded_dim
 from calibration.importers.aiconfigurator import read_family
 from calibration.operators.cost import MEASURED, ROOFLINE
+from calibration.operators.flops_and_bytes import bytes_moved, flops
 from calibration.operators.operators import NonCausalAttention, PrefillAttention
-from calibration.operators.roofline import bytes_moved, flops, roofline_s
+from calibration.operators.roofline import roofline_s
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Accelerator
 

@@ -16,7 +16,7 @@ from calibration.importers.expert_routing import (
     touched_in_groups,
 )
 from calibration.operators.expert_loads import reach_share, reached
-from calibration.operators.roofline import distinct_experts
+from calibration.operators.flops_and_bytes import distinct_experts
 
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128)
 N, TOP = 16, 2

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from calibration.operators.flops_and_bytes import bytes_moved, flops
 from calibration.operators.of_network import TORCH_ATTENTION_MASKED, converts_nothing, network_operator
 from calibration.operators.operators import Convolution, Matmul, NonCausalAttention, Streaming, extents, numbers
-from calibration.operators.roofline import bytes_moved, flops
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.networks.files import load_network
 from catalogs.networks.network import SizedOperator

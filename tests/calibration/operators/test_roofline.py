@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from calibration.operators.flops_and_bytes import bytes_moved, flops, stored_bytes
 from calibration.operators.operators import (
     OPERATOR_OF,
     Collective,
@@ -18,7 +19,7 @@ from calibration.operators.operators import (
     PrefillAttention,
     window_pairs,
 )
-from calibration.operators.roofline import bytes_moved, flops, link_bytes, roofline_s, stored_bytes
+from calibration.operators.roofline import link_bytes, roofline_s
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
 

@@ -19,7 +19,8 @@ from planner.answer.plan_figures import QUANTILES, cdf_of, curve_of, short, stea
 from planner.economics.money import Energy, Money
 from planner.evaluation.capacity import TOLERANCE
 from planner.evaluation.confidence import allowance_for
-from planner.evaluation.observation import Load, Observation, RunDetail, RunSizes
+from planner.evaluation.observation import Load, Observation, RunDetail
+from planner.evaluation.run_sizes import RunSizes
 from planner.evaluation.verdict import judge
 from planner.pipeline import assumptions
 from planner.problem.candidate import Candidate

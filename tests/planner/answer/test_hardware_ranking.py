@@ -12,7 +12,7 @@ from catalogs.hardware.catalog import parse_hardware
 from planner.answer.evaluate import PlanEvaluator
 from planner.answer.evaluated_plan import EvaluatedPlan
 from planner.answer.hardware_ranking import HardwareRanking, HardwareRow, RankedHardware
-from planner.evaluation.observation import RunSizes
+from planner.evaluation.run_sizes import RunSizes
 from planner.problem.candidate import Candidate
 from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest, SearchOptions

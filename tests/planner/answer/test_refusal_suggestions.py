@@ -12,7 +12,7 @@ from catalogs.hardware.specs import Hardware
 from planner.answer import candidate_search
 from planner.answer.evaluate import PlanEvaluator
 from planner.answer.refusal import CLOSEST, Refuser
-from planner.evaluation.observation import RunSizes
+from planner.evaluation.run_sizes import RunSizes
 from planner.problem.candidate import Candidate
 from planner.problem.demand import FailureTolerance
 from planner.problem.price_list import PriceList

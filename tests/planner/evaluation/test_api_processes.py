@@ -12,7 +12,7 @@ import pytest
 from planner.evaluation.api_processes import BINDING, more_api_servers, sufficient_count
 from planner.evaluation.capacity import find_capacity
 from planner.evaluation.multi_hardware import open_evaluator
-from planner.evaluation.observation import RunSizes
+from planner.evaluation.run_sizes import RunSizes
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import API_SERVERS, Candidate, deployment_words
 from planner.problem.overrides import Overrides

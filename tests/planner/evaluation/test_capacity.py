@@ -10,7 +10,8 @@ import pytest
 from calibration.accuracy.stated_error import StatedError
 from planner.evaluation.capacity import find_capacity
 from planner.evaluation.confidence import LatencyCurve, confidence
-from planner.evaluation.observation import Load, Observation, RunSizes
+from planner.evaluation.observation import Load, Observation
+from planner.evaluation.run_sizes import RunSizes
 from planner.evaluation.verdict import judge
 from planner.problem.slo import Slo, parse_slos
 from planner.search.candidate_tester import CandidateTester

@@ -16,8 +16,9 @@ from catalogs.workloads.workload import load_workload
 from planner.answer.replica_sizes import ReplicaChoice
 from planner.evaluation.closed_forms import StepTimes
 from planner.evaluation.multi_hardware import NOTHING_MEASURED, HardwareChoiceEvaluator, open_evaluator
-from planner.evaluation.observation import Load, RunSizes
+from planner.evaluation.observation import Load
 from planner.evaluation.queueing import LIGHT
+from planner.evaluation.run_sizes import RunSizes
 from planner.evaluation.runs import MOSTLY_ROOFLINE
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.evaluation.variants import VariedWorkload

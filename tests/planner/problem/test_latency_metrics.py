@@ -14,8 +14,8 @@ from calibration.accuracy.measured_run import MeasuredRun
 from calibration.accuracy.stated_error import METRICS as STATED
 from catalogs.deployments.layout import ROLES
 from planner.evaluation.steady_state import RequestWindow
-from planner.problem.latency_metric import ExpectedTimes, LatencyMetric, LeastTimes, not_reported
 from planner.problem.latency_metrics import LATENCY_METRICS
+from planner.problem.metric_definition import ExpectedTimes, LatencyMetric, LeastTimes, not_reported
 from planner.problem.slo import Slo
 from simulator.cluster.simulate import run_rules
 from tests.simulator.worlds import Linear, requests, rules

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.evaluation.observation import Load, Observation, RunSizes
+from planner.evaluation.observation import Load, Observation
+from planner.evaluation.run_sizes import RunSizes
 from planner.evaluation.verdict import ErrorAllowance
 from planner.problem.candidate import Candidate, Split
 from planner.problem.slo import parse_slos

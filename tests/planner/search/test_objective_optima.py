@@ -11,7 +11,8 @@ import pytest
 
 from catalogs.hardware.catalog import parse_hardware
 from planner.evaluation.capacity import find_capacity
-from planner.evaluation.observation import Load, Observation, RunSizes
+from planner.evaluation.observation import Load, Observation
+from planner.evaluation.run_sizes import RunSizes
 from planner.problem.candidate import Candidate
 from planner.problem.slo import parse_slos
 from planner.search.candidate_tester import TIE, CandidateTester, Outcome

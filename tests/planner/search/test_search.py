@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from planner.evaluation.observation import Load, RunSizes
+from planner.evaluation.observation import Load
+from planner.evaluation.run_sizes import RunSizes
 from planner.evaluation.verdict import judge
 from planner.problem.candidate import Candidate
 from planner.problem.slo import parse_slos

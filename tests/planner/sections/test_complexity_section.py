@@ -11,9 +11,9 @@ from catalogs.errors import InputError
 from planner.answer.schema import Answer
 from planner.cli.screens.plan import render
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
-from planner.evaluation.observation import Load, RunSizes
+from planner.evaluation.observation import Load
+from planner.evaluation.run_sizes import RunSizes, condition_shares
 from planner.evaluation.verdict import judge, pooled_waiting_share
-from planner.evaluation.workload_statistics import condition_shares
 from planner.pipeline import make_plan
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.request import PlanRequest, SearchOptions

@@ -11,7 +11,7 @@ import pytest
 
 from planner.evaluation.capacity import find_capacity
 from planner.evaluation.multi_hardware import open_evaluator
-from planner.evaluation.observation import RunSizes
+from planner.evaluation.run_sizes import RunSizes
 from planner.problem.candidate import Candidate
 from planner.problem.overrides import Overrides
 from planner.problem.request import PlanRequest

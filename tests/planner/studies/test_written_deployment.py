@@ -8,7 +8,7 @@ from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from planner.answer import candidate_search
 from planner.evaluation.multi_hardware import open_evaluator
-from planner.evaluation.observation import RunSizes
+from planner.evaluation.run_sizes import RunSizes
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
 from planner.studies.written_deployment import WrittenDeployment

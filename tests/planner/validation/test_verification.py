@@ -30,8 +30,8 @@ from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import load_workload
 from planner.answer.schema import Answer, same_model
 from planner.cli.main import app
-from planner.problem.latency_metric import LatencyMetric
 from planner.problem.latency_metrics import LATENCY_METRICS
+from planner.problem.metric_definition import LatencyMetric
 from planner.problem.slo import Slo
 from planner.sections.full_answer import parse_answer
 from planner.validation.drift import drift

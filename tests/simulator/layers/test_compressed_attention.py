@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from calibration.operators.flops_and_bytes import bytes_moved, flops
 from calibration.operators.operators import DecodeAttention, Elementwise, Gemm
-from calibration.operators.roofline import bytes_moved, flops
 from catalogs.deployments.layout import Layout
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.models.catalog import load_model

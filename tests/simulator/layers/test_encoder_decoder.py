@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibration.operators.roofline import bytes_moved, flops
+from calibration.operators.flops_and_bytes import bytes_moved, flops
 from catalogs.deployments.resolve import resolve, resolve_pools
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from calibration.bundles.bundle import load_bundle
+from calibration.operators.flops_and_bytes import flops
 from calibration.operators.operators import Collective, Elementwise, Gemm, GroupedGemm
-from calibration.operators.roofline import flops, memory_s
+from calibration.operators.roofline import memory_s
 from catalogs.deployments.layout import Layout
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment

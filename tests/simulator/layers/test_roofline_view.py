@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from calibration.operators.roofline import bytes_moved, compute_s, flops, memory_s
+from calibration.operators.flops_and_bytes import bytes_moved, flops
+from calibration.operators.roofline import compute_s, memory_s
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.models.catalog import load_model

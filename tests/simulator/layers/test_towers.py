@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from calibration.operators.flops_and_bytes import flops
 from calibration.operators.operators import Collective, Elementwise, Gemm, NonCausalAttention, PrefillAttention
-from calibration.operators.roofline import flops
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment, Multimodal
 from catalogs.models.catalog import load_model

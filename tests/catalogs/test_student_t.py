@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import stdtr, stdtrit
 
-from planner.evaluation.student_t import student_t_cdf, student_t_quantile
+from catalogs.statistics import student_t_cdf, student_t_quantile
 
 
 def test_one_degree_is_the_cauchy_distribution_and_two_have_an_algebraic_one() -> None:
