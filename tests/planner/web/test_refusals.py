@@ -60,7 +60,11 @@ def test_the_example_of_a_question_is_a_body_that_the_server_takes(client: TestC
 
 
 def test_a_command_keeps_its_options() -> None:
-    hints = ("catalog import-launch --hw h100", "`calibrate profile --hw h100` measures it", "vllm serve --model-path M")
+    hints = (
+        "catalog import-launch --hw h100",
+        "`calibrate profile --hw h100` measures it",
+        "vllm serve --model-path M",
+    )
     for hint in hints:
         assert in_keys(InputError("no calibration", "h100", hint=hint)).hint == hint
     options = in_keys(InputError("--trace and --survive exclude each other", "--rate 3", "plan --users N"))
@@ -90,7 +94,9 @@ def test_a_key_of_a_block_that_is_like_no_other_has_all_of_them(client: TestClie
     assert "hardware" in found["nearest"].split(", ")
 
 
-@pytest.mark.parametrize(("kind", "nearest"), [("zzz", None), ("foo", "front"), ("plans", "plan"), ("simulations", "simulation")])
+@pytest.mark.parametrize(
+    ("kind", "nearest"), [("zzz", None), ("foo", "front"), ("plans", "plan"), ("simulations", "simulation")]
+)
 def test_an_unknown_kind_of_job_is_refused(client: TestClient, kind: str, nearest: str | None) -> None:
     found = client.get(f"{PREFIX}/jobs", params={"kind": kind})
     assert found.status_code == 422

@@ -41,7 +41,7 @@ export function fill(node, ...children) {
 
 /**
  * Return a table in a box that scrolls. A cell is a text or a node; `numeric` are the right-aligned columns. The rows
- * of a `stacked` table become blocks on a narrow screen: each cell on a line of its own, after the heading of its column.
+ * of a `stacked` table become blocks on a narrow screen: each cell on a line of its own, after the head of its column.
  */
 export function table({ head, rows, caption, numeric = [], label, stacked = false }) {
   const kind = (i, cell = "") =>
