@@ -137,3 +137,16 @@ def test_a_chart_that_was_drawn_while_hidden_takes_the_width_of_its_place(
         page.evaluate("() => { document.querySelector('main').hidden = false; }")
         page.wait_for_function("() => document.querySelector('.chart .main-svg').clientWidth < window.innerWidth")
         page.wait_for_function(f"() => ({FAULTS})('.chart').length === 0")
+
+
+def test_texts_of_the_roofline_stay_readable_on_its_lines(browser: Browser, server: RunningServer) -> None:
+    """The label of a lower ceiling crosses the slope of the memory: it needs an edge in the colour of the page."""
+    with watched(browser, server.url) as found:
+        page = found.open("/analyze?model=deepseek-v3&hardware=h200x8")
+        label = page.locator("svg.plot text", has_text="bf16")
+        label.wait_for()
+        style = label.evaluate(
+            "text => { const s = getComputedStyle(text); return [s.paintOrder, s.stroke, s.strokeWidth]; }"
+        )
+        ground = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
+        assert style == ["stroke", ground, "4px"]
