@@ -25,7 +25,7 @@
     const { data, layout, further = 0 } = structuredClone(p.width < NARROW ? narrowed(figure) : figure);
     const height = Math.round(p.height > 300 ? p.height * factor : p.height) + further;
     p.place.style.height = `${height}px`;
-    await Plotly.react(p.place, data, { ...layout, height, template: theme() }, config);
+    await Plotly.react(p.place, data, { ...layout, height, width: p.width || undefined, template: theme() }, config);
     await settle(Plotly, p.place);
   }));
   const dark = window.matchMedia("(prefers-color-scheme: dark)");

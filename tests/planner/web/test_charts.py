@@ -114,6 +114,11 @@ def test_the_charts_of_a_report_fit(browser: Browser, tmp_path: Path, viewport: 
     page.locator("body[data-drawn]").wait_for()
     assert page.evaluate(FAULTS, "div.plot") == []
     assert page.evaluate("() => document.documentElement.scrollWidth <= window.innerWidth")
+    other = {"width": viewport["height"], "height": viewport["width"]}  # the screen is turned
+    page.set_viewport_size(other)
+    fits = "() => [...document.querySelectorAll('div.plot')].every(p => p.clientWidth === p.firstChild.clientWidth)"
+    page.wait_for_function(fits)
+    page.wait_for_function(f"() => ({FAULTS})('div.plot').length === 0")
     context.close()
 
 
