@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import operator
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar, get_args
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -124,7 +124,7 @@ def validate_as(cls: type[M], data: dict[str, Any], where: str) -> M:
     try:
         return cls.model_validate(data)
     except ValidationError as e:
-        raise _first_error(cls.model_fields, e, where) from None
+        raise _first_error(cls, e, where) from None
 
 
 def times(factor: float) -> AfterValidator:
@@ -143,17 +143,20 @@ def build_as(schema: TypeAdapter[T], data: dict[str, Any], where: str) -> T:
     try:
         return schema.validate_json(json.dumps(data, default=str))
     except ValidationError as e:
-        raise _first_error((), e, where) from None
+        raise _first_error(None, e, where) from None
 
 
-def _first_error(fields: Collection[str], error: ValidationError, where: str) -> InputError:
+def _first_error(model: type[BaseModel] | None, error: ValidationError, where: str) -> InputError:
     errors = error.errors(include_url=False)
     unknown = [e for e in errors if e["type"] in ("extra_forbidden", "unexpected_keyword_argument")]
     first = (unknown or _inside_union(errors))[0]
     key = ".".join(map(str, first["loc"]))
     if unknown:
-        nearest = nearest_name(key, fields) or _of_initials(key, fields) or ", ".join(fields)
-        return InputError(f"{where}: unknown key {key!r}", nearest=nearest if len(first["loc"]) == 1 else None)
+        *path, name = map(str, first["loc"])
+        fields = _keys_at(model, path)
+        near = nearest_name(name, fields) or _of_initials(name, fields)
+        nearest = ".".join((*path, near)) if near else ", ".join(fields)
+        return InputError(f"{where}: unknown key {key!r}", nearest=nearest or None)
     if first["type"] == "missing":
         return InputError(f"{where}: key {key!r} is missing")
     cause = first.get("ctx", {}).get("error")
@@ -163,6 +166,23 @@ def _first_error(fields: Collection[str], error: ValidationError, where: str) ->
     message = first["msg"].removeprefix("Value error, ")  # pydantic's prefix before our messages
     message = message[:1].lower() + message[1:]
     return fault_error(": ".join(part for part in (where, key, message) if part), first)
+
+
+def _keys_at(model: type[BaseModel] | None, path: Sequence[str]) -> list[str]:
+    """Return the keys of the block that a path in a model leads to; none where the path does not name one block."""
+    blocks = [] if model is None else [model]
+    for name in path:
+        annotations = [field.annotation for block in blocks for key, field in block.model_fields.items() if key == name]
+        blocks = [block for annotation in annotations for block in _blocks_in(annotation)]
+    return list(blocks[0].model_fields) if len(blocks) == 1 else []
+
+
+def _blocks_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the models that an annotation names, such as that of `Block | None`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _blocks_in(part)
 
 
 def _of_initials(short: str, fields: Collection[str]) -> str | None:

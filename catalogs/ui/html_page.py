@@ -16,6 +16,9 @@ from typing import Any, Final
 from catalogs.errors import InputError
 from catalogs.io import yaml_files
 
+#: The script that fits charts into their place, in the folder `data/page`.
+CHART_FIT: Final = "chart_fit.js"
+
 POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
 
 
@@ -112,7 +115,7 @@ def render(page: Page) -> str:
         for i, s in enumerate(page.sections)
     )
     links = "".join(f'<a href="#s{i}">{_safe(s.name or s.title)}</a>' for i, s in enumerate(page.sections))
-    scripts = f"<script>{_plotly()}</script><script>{_part('page.js')}</script>" if 'class="plot"' in body else ""
+    scripts = f"<script>{_plotly()}</script><script>{_script()}</script>" if 'class="plot"' in body else ""
     return (
         f'<!doctype html><html lang="{_safe(page.language)}"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
@@ -142,6 +145,11 @@ def _safe(text: str) -> str:
 
 def _part(name: str) -> str:
     return (yaml_files.DATA / "page" / name).read_text(encoding="utf-8")
+
+
+def _script() -> str:
+    """Return the script that draws the charts. What fits them is a module of the pages of `plan serve`, too."""
+    return _part(CHART_FIT).replace("export ", "") + _part("page.js")
 
 
 @cache

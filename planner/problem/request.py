@@ -187,7 +187,7 @@ def check_budget(usd_per_hour: float | None, tariff: Tariff, hardware: str) -> N
         rule = "a budget is a number of US dollars per hour above zero"
         refuse_if(not 0 < usd_per_hour < math.inf, rule, usd_per_hour, "100")
     if tariff.usd_per_hour is not None:
-        rule = "--price needs exactly one hardware in --hw"
+        rule = "--price needs exactly one hardware"
         refuse_if(not is_one(hardware), rule, hardware, "--max-usd-per-hour")
 
 
@@ -409,7 +409,7 @@ class PlanRequest(RequestModel):
             nearest = "users or accounting.requests_per_user_day"
             refuse_if(self.users is not None, rule, accounting.requests_per_user_day, nearest)
         if accounting.owned is not None:
-            refuse_if(several, "accounting.owned needs exactly one hardware in --hw", self.hardware, "h100x8")
+            refuse_if(several, "accounting.owned needs exactly one hardware", self.hardware, "h100x8")
         if accounting.spot_interruptions is not None:
             rule, committed = "accounting.spot_interruptions needs tariff.commitment spot", self.tariff.committed
             refuse_if(committed != SPOT, rule, committed, "tariff.commitment=spot")

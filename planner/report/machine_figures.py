@@ -38,8 +38,11 @@ FEED_FORWARD: Final = frozenset(
     | {"ffn_stream_weights", "ffn_stream_update"}
 )
 
-#: Positions of the labels of marks that are neither the highest nor the lowest; they alternate to stay readable.
-SIDES: Final = ("middle right", "middle left")
+#: Positions of the labels of marks, the preferred one first.
+SIDES: Final = ("top center", "middle right", "middle left", "bottom center")
+
+#: Marks that are nearer to each other have labels on different sides; factors of intensity and of rate.
+NEAR: Final = (3.0, 1.6)
 
 #: An operator with a larger share of the device time than this has a label.
 LEAST_NAMED: Final = 0.03
@@ -106,6 +109,8 @@ def _ceilings(unit: Accelerator, low: float, high: float) -> Iterator[Trace]:
 
 def _marks(counted: Sequence[OperatorRow], total_s: float) -> Iterator[Trace]:
     """Yield the marks of the operators by bound, in descending order of rate; large shares of `total_s` have labels."""
+    named = [r for r in counted if r.seconds / total_s > LEAST_NAMED]
+    sides = _sides([(r.intensity, r.flops / r.seconds) for r in sorted(named, key=lambda r: -r.flops / r.seconds)])
     for i, (bound, words) in enumerate(BOUND_WORDS.items()):
         rows = sorted((r for r in counted if r.bound == bound), key=lambda r: -r.flops / r.seconds)
         shares = [r.seconds / total_s for r in rows]
@@ -113,7 +118,7 @@ def _marks(counted: Sequence[OperatorRow], total_s: float) -> Iterator[Trace]:
             (r.intensity, r.flops / r.seconds / TERA, r.name if share > LEAST_NAMED else "")
             for r, share in zip(rows, shares, strict=True)
         ]
-        around = ["top center", *(SIDES[k % 2] for k in range(len(rows) - 2)), "bottom center"][: len(rows)]
+        around = [sides.get((r.intensity, r.flops / r.seconds), SIDES[0]) for r in rows]
         hover = [
             f"{r.name}: {percent(s, 1)} of device time, {number_text(r.intensity)} "
             f"FLOP/B, {percent(r.efficiency)} of its roofline"
@@ -124,6 +129,19 @@ def _marks(counted: Sequence[OperatorRow], total_s: float) -> Iterator[Trace]:
         labels = {"textposition": around, "textfont": {"size": 11}, "hovertext": hover, "hoverinfo": "text"}
         if rows:
             yield line(points, f"bound by {words}", mode="markers+text", marker=mark, **labels)
+
+
+def _sides(marks: Sequence[tuple[float, float]]) -> dict[tuple[float, float], str]:
+    """Return the side of the label of each mark (intensity, rate): one that no mark near it has, if there is one."""
+    found: dict[tuple[float, float], str] = {}
+    for mark in marks:
+        taken = {
+            side
+            for other, side in found.items()
+            if all(max(a, b) < factor * min(a, b) for a, b, factor in zip(mark, other, NEAR, strict=True))
+        }
+        found[mark] = next((side for side in SIDES if side not in taken), SIDES[0])
+    return found
 
 
 def reached(rows: Sequence[OperatorRow]) -> PlotlyFigure:

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import FileResponse, HTMLResponse, Response
 from fastapi.templating import Jinja2Templates
 from starlette.exceptions import HTTPException
 
+from catalogs.ui.html_page import CHART_FIT
 from catalogs.ui.installation import own_version
 from planner.web.problems import http_problem
-from planner.web.scripts import module_addresses
+from planner.web.scripts import module_addresses, module_file
 
 FOLDER: Final = Path(__file__).parent
 
@@ -129,3 +130,9 @@ def add_missing_page(app: FastAPI) -> None:
 
 for _page in PAGES:
     _add(_page)
+
+
+@router.get(f"/static/js/{CHART_FIT}")
+def chart_fit() -> FileResponse:
+    """Return the module that fits charts into their place, which reports contain too."""
+    return FileResponse(module_file(CHART_FIT), media_type="text/javascript")

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 
 from catalogs.errors import InputError, printable
 from catalogs.io.yaml_files import nearest_choice
+from planner.web.option_names import in_keys
 
 MEDIA_TYPE: Final = "application/problem+json"
 
@@ -41,8 +42,14 @@ def problem(status: int, title: str, detail: str, **members: Any) -> ProblemResp
 
 def input_problem(error: InputError) -> ProblemResponse:
     """Return the response to input that breaks a rule."""
-    value = None if error.value is None else printable(_shown(error.value))
-    return problem(422, INVALID_INPUT, str(error), rule=error.rule, value=value, nearest=error.nearest, hint=error.hint)
+    return ProblemResponse(input_details(error), 422)
+
+
+def input_details(error: InputError) -> dict[str, Any]:
+    """Return the problem details of input that breaks a rule; they name keys of a JSON body, and no options."""
+    e = in_keys(error)
+    value = None if e.value is None else printable(_shown(e.value))
+    return problem_details(422, INVALID_INPUT, str(e), rule=e.rule, value=value, nearest=e.nearest, hint=e.hint)
 
 
 def add_error_handlers(app: FastAPI) -> None:

@@ -25,6 +25,7 @@ from catalogs.io.json_files import check_values
 from catalogs.io.yaml_loader import dump_yaml
 from catalogs.ui.installation import own_version
 from planner.problem.request_keys import RequestKey, plan_keys
+from planner.web.option_names import key_names
 from planner.web.uploads import PREFIX, LocalFile, Uploads, is_hugging_face_id, replaced, unique_names, with_names
 
 if TYPE_CHECKING:
@@ -185,6 +186,20 @@ def any_request(keys: Mapping[str, Any]) -> PlanRequest | NetworkRequest:
     return request_of_keys(keys)
 
 
+def refuse_network(model: object) -> None:
+    """Refuse the model of a simulation if it is a network and not a language model.
+
+    Raises:
+        InputError: It is a network; the message names what takes one.
+    """
+    if is_network_question({"model": model}):
+        raise InputError(
+            "simulations of the page and the API take language models, and this is another network",
+            model,
+            hint="POST /api/v1/plans plans it, and the command `simulate` simulates its deployment.yaml",
+        )
+
+
 def refuse_unknown(request: PlanRequest | NetworkRequest) -> None:
     """Refuse a request whose model, hardware or workload does not exist, before it becomes a job.
 
@@ -253,7 +268,7 @@ def from_query(pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
             continue
         key = plan_keys().get(name)
         if key is None and not name.startswith(_FIXED):
-            near = nearest_name(name, plan_keys())
+            near = key_names().get(f"--{name}") or nearest_name(name, plan_keys())
             raise InputError("a question has no such key", name, near)
         if key is not None and key.kind == "array":
             found.setdefault(name, []).append(text)

@@ -10,7 +10,13 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from catalogs.io.yaml_files import DATA
+from catalogs.ui.html_page import CHART_FIT
+
 FOLDER: Final = Path(__file__).parent / "static" / "js"
+
+#: Modules that are kept elsewhere because reports contain them too, by name.
+_SHARED: Final = {CHART_FIT: DATA / "page" / CHART_FIT}
 
 #: The address of the folder.
 _ADDRESS: Final = "/static/js/"
@@ -33,8 +39,13 @@ def module_addresses(name: str) -> tuple[str, ...]:
     return tuple(_ADDRESS + module for module in found if module != f"{name}.js")
 
 
+def module_file(name: str) -> Path:
+    """Return the file of a module; it need not exist."""
+    return _SHARED.get(name, FOLDER / name)
+
+
 @cache
 def _imports(module: str) -> tuple[str, ...]:
     """Return the names of the files that a module imports."""
-    file = FOLDER / module
+    file = module_file(module)
     return tuple(_IMPORT.findall(file.read_text(encoding="utf-8"))) if file.is_file() else ()

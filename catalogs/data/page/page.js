@@ -13,21 +13,26 @@
       hoverlabel: { align: "left", font: { size: 12 } }, legend: { itemsizing: "constant" },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: soft, activecolor: ink } } };
   };
-  const config = { responsive: true, displayModeBar: false, displaylogo: false, showSendToCloud: false, plotlyServerURL: "", topojsonURL: "" };
+  const config = { responsive: false, displayModeBar: false, displaylogo: false, showSendToCloud: false, plotlyServerURL: "", topojsonURL: "" };
   const plots = [...document.querySelectorAll(".plot")].map((place) => {
     const drawn = JSON.parse(place.nextElementSibling.textContent);
-    return { place, data: drawn.data, layout: drawn.layout || {}, height: place.offsetHeight };
+    const { data, layout = {} } = drawn;
+    return { place, width: 0, data, layout, height: place.offsetHeight };
   });
-  const draw = () => plots.forEach((p) => {
-    const height = Math.round(p.height > 300 ? p.height * factor : p.height);
+  const draw = () => Promise.all(plots.map(async (p) => {
+    p.width = p.place.clientWidth;
+    const figure = { data: p.data, layout: p.layout };
+    const { data, layout, further = 0 } = structuredClone(p.width < NARROW ? narrowed(figure) : figure);
+    const height = Math.round(p.height > 300 ? p.height * factor : p.height) + further;
     p.place.style.height = `${height}px`;
-    Plotly.react(p.place, p.data, { ...p.layout, height, template: theme() }, config);
-  });
-  draw();
+    await Plotly.react(p.place, data, { ...layout, height, width: p.width || undefined, template: theme() }, config);
+    await settle(Plotly, p.place);
+  }));
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   dark.addEventListener("change", draw);
   const tall = (share) => () => { factor = share; draw(); };
   window.addEventListener("beforeprint", tall(0.8));  // two figures on a page of paper
   window.addEventListener("afterprint", tall(1));
-  document.body.dataset.drawn = "yes";
+  window.addEventListener("resize", () => plots.some((p) => p.width !== p.place.clientWidth) && draw());
+  draw().then(() => { document.body.dataset.drawn = "yes"; });
 })();

@@ -65,9 +65,13 @@ def _show_figures(c: PlanComparison, heads: tuple[str, str], remarks: Sequence[s
 
 def _cells(f: Figure, heads: tuple[str, str]) -> tuple[str, ...]:
     values = ("none" if value is None else _TEXT[f.unit](value) for value in (f.a, f.b))
+    return (f.name, *values, change_text(f), {"A": heads[0], "B": heads[1]}.get(f.better, f.better))
+
+
+def change_text(f: Figure) -> str:
+    """Return the change of a figure in per cent, or in points if it is a share; empty where it is not known."""
     unit = "points" if f.unit in ("share", "confidence") else "%"  # of shares, percentage points
-    change = "" if f.change is None else f"{100 * f.change + 0.0:+.0f} {unit}".replace("-0 ", "+0 ")
-    return (f.name, *values, change, {"A": heads[0], "B": heads[1]}.get(f.better, f.better))
+    return "" if f.change is None else f"{100 * f.change + 0.0:+.0f} {unit}".replace("-0 ", "+0 ")
 
 
 def _cut(text: str) -> str:

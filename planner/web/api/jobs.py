@@ -14,7 +14,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from catalogs.errors import InputError
+from catalogs.errors import InputError, nearest_name
 from planner.web.api.state import PREFIX, FoundJob, Owner, ServerState, State
 from planner.web.jobs.kind import JobKind
 from planner.web.jobs.queue import QueueFull
@@ -180,6 +180,8 @@ def list_jobs(
     before: Annotated[int | None, Query(ge=1, le=_LAST_NUMBER, description="`next` of the page before")] = None,
 ) -> JobList:
     """Return the jobs of the user, newest first."""
+    if kind is not None and kind not in KINDS:
+        raise InputError("no such kind of job", kind, nearest_name(kind, KINDS) or ", ".join(KINDS))
     without = () if kind in DERIVED else DERIVED
     jobs = state.store.jobs(owner, limit + 1, kind, without, before or 0)
     names = state.store.artifact_names([job.id for job in jobs])

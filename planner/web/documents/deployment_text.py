@@ -14,7 +14,7 @@ from catalogs.errors import InputError, nearest_name, printable, shown_value
 from catalogs.io.http import plain_text
 from catalogs.io.yaml_loader import load_yaml
 from planner.web.documents.shapes import CheckedText, TextFault
-from planner.web.questions import shown_names
+from planner.web.questions import refuse_network, shown_names
 from planner.web.uploads import LocalFile, Uploads, replaced, with_names
 
 #: Most faults that are listed; further ones show when these are mended.
@@ -96,6 +96,7 @@ def checked_text(text: str, uploads: Uploads, owner: str) -> CheckedText:
         local, files = uploads.local(data, owner)
         places.rename(files)
         with shown_names(files):
+            refuse_network(local.get("model"))
             deployment = Deployment.model_validate(local)
             pools = resolve_pools(deployment)
     except ValidationError as error:

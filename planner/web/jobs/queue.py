@@ -38,7 +38,7 @@ from planner.web.jobs.worker import (
     JobOutcome,
     run_job,
 )
-from planner.web.problems import INVALID_INPUT, problem_details
+from planner.web.problems import INVALID_INPUT, input_details, problem_details
 from planner.web.questions import result_key
 from planner.web.settings import ServerSettings
 from planner.web.store.jobs import (
@@ -344,9 +344,7 @@ class JobQueue:
             files = outcome.files or _best_so_far(run)
             self.store.finish(job, FAILED, files, _verdict(outcome), problem_details(503, LIMIT_TITLE, outcome.detail))
         elif outcome.word == INVALID:
-            error = InputError(*outcome.detail)
-            details = {"rule": error.rule, "value": error.value, "nearest": error.nearest, "hint": error.hint}
-            self.store.finish(job, FAILED, {}, error=problem_details(422, INVALID_INPUT, str(error), **details))
+            self.store.finish(job, FAILED, {}, error=input_details(InputError(*outcome.detail)))
         else:
             is_kept = True
             self.store.finish(job, FAILED, {}, error=problem_details(500, "A defect of the planner", outcome.detail))

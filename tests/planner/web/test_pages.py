@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from catalogs.ui import words
+from catalogs.workloads.limits import LEAST_REQUESTS_PER_S
+from planner.cli.screens.studies import change_text
+from planner.studies.comparison import Figure
 from planner.web.documents.question_form import further_groups
 from planner.web.pages import FOLDER, PAGES
 from planner.web.questions import to_query
@@ -69,10 +72,32 @@ def check_words(page: Page) -> None:
         return [...names.map((name) => values.map(words[name])), ...ofShares];
     }"""
     found = page.evaluate(script, [list(functions), values, shares])
+    check_changes(page)
     for name, texts in zip(functions, found, strict=False):
         assert texts == [functions[name](value) for value in values], name
     assert found[-2] == [words.percent(share) for share in shares]
     assert found[-1] == [words.sure_percent(share) for share in shares]
+
+
+def check_changes(page: Page) -> None:
+    """The compare page writes changes as the screen of `plan whatif` does, with the minus sign of typography."""
+    pairs = [(1.0, 1.005), (2.0, 1.0), (3.0, 2.996), (8.0, 9.0), (0.9, 0.615), (0.2, 0.9), (1.0, None), (5.0, 5.0)]
+    figures = [Figure("f", unit, a, b) for unit in ("rate", "usd", "share", "confidence") for a, b in pairs]
+    documents = [figure.as_dict() for figure in figures]
+    assert {d["change_is"] for d in documents if d["change"] is not None} == {"relative", "difference"}
+    script = """async (documents) => {
+        const words = await import("/static/js/words.js");
+        return documents.map(words.changeWords);
+    }"""
+    assert page.evaluate(script, documents) == [change_text(figure).replace("-", "−") for figure in figures]
+    large = [{"change": 9.0, "change_is": "relative"}, {"change": 1234.0, "change_is": "relative"}]
+    assert page.evaluate(script, large) == ["× 10", "× 1,235"]
+    numbers = [8.03e9, 350e6, 1.04e12, 66_000]
+    script = """async (numbers) => {
+        const words = await import("/static/js/words.js");
+        return numbers.map(words.parameters);
+    }"""
+    assert page.evaluate(script, numbers) == ["8.03 B", "350 M", "1.04 T", "66 k"]
 
 
 def test_every_key_of_a_question_has_a_control(server: RunningServer) -> None:
@@ -91,6 +116,18 @@ def test_every_key_of_a_question_has_a_control(server: RunningServer) -> None:
     missing = [name for name in request_keys() if name not in left_out and rows.get(name, f'name="{name}"') not in form]
     assert missing == []
     assert generated.isdisjoint(left_out)
+
+
+@pytest.mark.parametrize("path", ["/plan", "/fronts", "/simulate"])
+def test_the_field_of_a_rate_states_its_rule(server: RunningServer, path: str) -> None:
+    """Zero is refused, so the browser must not offer it."""
+    with server.client() as client:
+        form = client.get(path).text
+    (field,) = re.findall(r'<input id="rate"[^>]*>', form)
+    (least,) = re.findall(r'min="([^"]*)"', field)
+    assert float(least) == LEAST_REQUESTS_PER_S
+    (note,) = re.findall(r'aria-describedby="([^"]*)"', field)
+    assert re.search(rf'id="{note}">A rate is a number above 0\.', form)
 
 
 # ---- slow flows

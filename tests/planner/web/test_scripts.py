@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from planner.web.pages import PAGES
-from planner.web.scripts import FOLDER, module_addresses
+from planner.web.scripts import FOLDER, module_addresses, module_file
 
 #: Every import of a module, found in another way than the product does: any quoted address of a script.
 QUOTED = re.compile(r'from\s*"(/static/js/[\w/.-]+)"')
@@ -23,7 +23,7 @@ def test_the_modules_of_a_page_are_those_that_its_scripts_name(page: str) -> Non
     named = {
         name
         for path in (*own, *found)
-        for name in QUOTED.findall((FOLDER / path.removeprefix("/static/js/")).read_text())
+        for name in QUOTED.findall(module_file(path.removeprefix("/static/js/")).read_text())
     }
     assert set(found) == named - set(own)
 

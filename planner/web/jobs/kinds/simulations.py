@@ -14,7 +14,7 @@ from catalogs.io.yaml_files import YamlBlock, validate_as
 from catalogs.ui.shared_options import DEFAULT_WORKLOAD
 from catalogs.workloads.limits import LEAST_REQUESTS_PER_S, MOST_COUNT, MOST_REQUESTS, MOST_REQUESTS_PER_S
 from planner.web.jobs.kind import JobKind, JobResult, Prepared, Submission, Task
-from planner.web.questions import shown_names
+from planner.web.questions import refuse_network, shown_names
 
 #: Names of the further results.
 REQUESTS, SERIES, TRACE = "requests.csv", "time_series.csv", "trace.json"
@@ -57,6 +57,7 @@ def prepare(body: Mapping[str, Any], submission: Submission) -> Prepared:
         parse_window(question.trace_window)
     local, files = submission.uploads.local(question.model_dump(), submission.owner)
     with shown_names(files):
+        refuse_network(local["deployment"].get("model"))
         deployment = validate_as(Deployment, local["deployment"], "deployment")
         routed = with_router(deployment, question.router, question.router_staleness)
         parse_router(routed.router)

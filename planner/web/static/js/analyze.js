@@ -2,7 +2,7 @@
 
 import { call } from "/static/js/api.js";
 import { boundWords, useWords } from "/static/js/bounds.js";
-import { draw, seriesStyle } from "/static/js/charts.js";
+import { LEGEND_ABOVE, draw, seriesStyle } from "/static/js/charts.js";
 import { jsonButton } from "/static/js/json_button.js";
 import { button, cards, codeBlock, download, el, fill, fold, memoryBar, problemNote, table } from "/static/js/parts.js";
 import { rooflines } from "/static/js/roofline.js";
@@ -234,7 +234,7 @@ function scaling(shown) {
         xaxis: { type: "log", title: { text: what }, dtick: Math.log10(2) },
         yaxis: { title: { text: name }, rangemode: "tozero", ticksuffix: unit ? ` ${unit}` : "", exponentformat: "SI" },
         showlegend: shown.length > 1,
-        legend: { orientation: "h", y: 1.2 },
+        legend: LEGEND_ABOVE,
       };
       requestAnimationFrame(() =>
         draw(node, { data, layout }, { label: `${name} by ${what.toLowerCase()}`, height: 260 }),

@@ -8,15 +8,15 @@ import { button, cards, codeBlock, el, fill, fold, table } from "/static/js/part
  *
  * @param {HTMLElement} place Where.
  * @param {object} view The document of `POST /api/v1/answers/view`.
- * @param {{files?: Node[], onChange?: (changes: object, words: string) => void, note?: Node}} page Links to files of
- *   the job, what a suggestion of a refusal does, and a note above the answer.
+ * @param {{files?: Node[], offer?: Node, onChange?: (changes: object, words: string) => void, note?: Node}} page
+ *   Links to files of the job, a further report, what a suggestion of a refusal does, and a note above the answer.
  */
-export function showAnswer(place, view, { files = [], onChange, note } = {}) {
-  const parts = view.feasible ? recommended(view, files) : refused(view, files, onChange);
+export function showAnswer(place, view, { files = [], offer, onChange, note } = {}) {
+  const parts = view.feasible ? recommended(view, files, offer) : refused(view, files, onChange);
   fill(place, note, parts, evidence(view));
 }
 
-function recommended(view, files) {
+function recommended(view, files, offer) {
   const [main, ...others] = view.figures;
   return [
     el("h2", { class: "verdict" }, `${view.rents ? "Rent" : "Use"} ${view.planned_hardware}`),
@@ -24,6 +24,7 @@ function recommended(view, files) {
     cards(view.cards),
     view.offer ? el("p", { class: "soft" }, view.offer) : null,
     el("div", { class: "row no-print" }, files),
+    offer,
     textTable(view.objectives, "Objectives"),
     main ? figure(main) : null,
     el("p", {}, view.capacity),

@@ -1,7 +1,7 @@
 /** The calibrate page: what is calibrated and how well, a profile of this machine, and a plan against a load test. */
 
 import { call } from "/static/js/api.js";
-import { draw, seriesStyle } from "/static/js/charts.js";
+import { LEGEND_ABOVE, draw, seriesStyle } from "/static/js/charts.js";
 import { resultLinks } from "/static/js/job.js";
 import { jobPage } from "/static/js/job_page.js";
 import { cards, el, fill, fold, problemNote, shareButton, table } from "/static/js/parts.js";
@@ -170,7 +170,7 @@ function errorChart(node, items) {
       layout: {
         xaxis: { tickformat: ".0%", rangemode: "tozero", title: { text: "Median error" } },
         yaxis: { autorange: "reversed" },
-        legend: { orientation: "h", y: 1.2 },
+        legend: LEGEND_ABOVE,
       },
     },
     { label: "Errors of single operators by accelerator", height: 110 + 30 * items.length },

@@ -4,7 +4,7 @@ import { call } from "/static/js/api.js";
 import { matches } from "/static/js/combobox.js";
 import { button, debounced, download, el, fill, problemNote, shareButton } from "/static/js/parts.js";
 import { urlState } from "/static/js/url_state.js";
-import { counted, digits, dollars, gigabytes, grouped, si } from "/static/js/words.js";
+import { counted, digits, dollars, gigabytes, grouped, parameters, si } from "/static/js/words.js";
 
 const amount = (words) => (value) => (value === null || value === undefined ? "" : words(value));
 const source = { key: "source", head: "Source" };
@@ -13,8 +13,8 @@ const source = { key: "source", head: "Source" };
 const COLUMNS = {
   models: [
     { key: "name", head: "Model", link: (item) => `/plan?model=${encodeURIComponent(item.name)}` },
-    { key: "params", head: "Parameters", show: amount((x) => si(x, "")), number: true },
-    { key: "active_params", head: "Active", show: amount((x) => si(x, "")), number: true },
+    { key: "params", head: "Parameters", show: amount(parameters), number: true },
+    { key: "active_params", head: "Active", show: amount(parameters), number: true },
     { key: "max_position_tokens", head: "Context, tokens", show: amount(grouped), number: true },
     { key: "attention", head: "Attention" },
     { key: "weight_dtype", head: "Weights" },
@@ -29,7 +29,7 @@ const COLUMNS = {
   networks: [
     { key: "name", head: "Network", link: (item) => `/plan?model=${encodeURIComponent(item.name)}` },
     { key: "family", head: "What it does" },
-    { key: "params", head: "Parameters", show: amount((x) => si(x, "")), number: true },
+    { key: "params", head: "Parameters", show: amount(parameters), number: true },
     { key: "flops", head: "Default job", show: amount((x) => si(x, "FLOP")), number: true },
     { key: "job", head: "Its sizes" },
     { key: "steps", head: "Steps", show: amount(grouped), number: true },

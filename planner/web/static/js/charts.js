@@ -1,5 +1,8 @@
 /** Charts with plotly, loaded at the first chart. Colours come from the theme; series also differ by pattern. */
 
+import { NARROW, narrowed, settle } from "/static/js/chart_fit.js";
+import { digits } from "/static/js/words.js";
+
 /** The palette of Okabe and Ito, distinguishable with every kind of colour vision (catalogs/ui/charts.py). */
 export const COLOURS = ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C8C8C", "#7A5195"];
 
@@ -29,6 +32,16 @@ export function seriesStyle(i) {
     line: { color: colour, dash: DASHES[i % DASHES.length], width: 2 },
     marker: { color: colour, symbol: MARKS[i % MARKS.length], size: 8 },
   };
+}
+
+/** Return a logarithmic axis over values, with ticks that do not crowd: more per decade where there are few decades. */
+export function logAxis(title, values) {
+  const known = values.filter((value) => value > 0);
+  const [low, high] = [Math.min(...known), Math.max(...known)].map(Math.log10);
+  const steps = high - low < 1 ? [1, 1.5, 2, 3, 4, 5, 6, 8] : high - low < 2.5 ? [1, 2, 5] : [1];
+  const decades = Array.from({ length: Math.ceil(high) - Math.floor(low) + 3 }, (_, i) => Math.floor(low) - 1 + i);
+  const ticks = decades.flatMap((decade) => steps.map((step) => step * 10 ** decade));
+  return { type: "log", title: { text: title }, tickvals: ticks, ticktext: ticks.map(digits) };
 }
 
 /** Return the fill of the i-th kind of bar. */
@@ -75,6 +88,9 @@ function themed(layout, node) {
   return made;
 }
 
+/** A legend above the chart, whose lines grow upwards, away from the marks. */
+export const LEGEND_ABOVE = { orientation: "h", x: 0, xanchor: "left", y: 1.02, yanchor: "bottom" };
+
 /** Where a horizontal legend stands on a narrow screen: its lines grow downwards, away from the marks. */
 const BELOW = { y: 0, yref: "container", yanchor: "bottom", x: 0, xanchor: "left" };
 
@@ -83,27 +99,18 @@ const LEGEND_LINE = 20;
 
 /** Return the further height that a narrow screen needs for a horizontal legend, one line for each entry. */
 function legendHeight({ data, layout }, width) {
-  if (width >= 560 || layout?.legend?.orientation !== "h" || layout.showlegend === false) return 0;
+  if (width >= NARROW || layout?.legend?.orientation !== "h" || layout.showlegend === false) return 0;
   const shown = new Set(
     data.filter((trace) => trace.showlegend !== false).map((trace) => trace.legendgroup || trace.name),
   );
   return LEGEND_LINE * shown.size;
 }
 
-/** Fit a figure into a narrow screen: texts break, and do not widen the range of the axis. */
+/** Fit a figure into a narrow screen; its legend stands below it. */
 function fitted(figure, width) {
-  if (width >= 560 || !figure.layout) return figure;
-  const found = structuredClone(figure);
+  if (width >= NARROW || !figure.layout) return figure;
+  const found = narrowed(figure);
   if (found.layout.legend?.orientation === "h") found.layout.legend = { ...found.layout.legend, ...BELOW };
-  if (!found.layout.annotations) return found;
-  for (const note of found.layout.annotations) note.text = note.text?.replace(/: /, ":<br>");
-  found.layout.margin = { ...found.layout.margin, t: 48 };
-  const axis = (found.layout.xaxis ??= {});
-  const ends = found.data
-    .filter((trace) => trace.type === "scatter")
-    .flatMap((trace) => trace.x ?? [])
-    .filter(Number.isFinite);
-  if (axis.type !== "log" && !axis.range && ends.length) axis.range = [0, 1.08 * Math.max(...ends)];
   return found;
 }
 
@@ -120,20 +127,27 @@ export async function draw(node, figure, { label, height = 340, onClick } = {}) 
   node.classList.add("chart");
   node.setAttribute("role", "img");
   if (label) node.setAttribute("aria-label", label);
-  const paint = () => {
-    const { data, layout } = structuredClone(fitted(figure, node.clientWidth));
-    const below = legendHeight(figure, node.clientWidth);
+  let painted = 0; // the width of the last painting; 0 while the chart is hidden
+  const paint = async () => {
+    painted = node.clientWidth;
+    const { data, layout, further = 0 } = structuredClone(fitted(figure, painted));
+    const below = legendHeight(figure, painted);
+    const tall = height + below + further;
     const margin = { l: 10, r: 20, t: 24, b: 10, ...layout?.margin };
     const whole = themed(
-      { ...layout, margin: { ...margin, b: margin.b + below + (below ? LEGEND_LINE * 2 : 0) }, height: height + below },
+      { ...layout, margin: { ...margin, b: margin.b + below + (below ? LEGEND_LINE * 2 : 0) }, height: tall },
       node,
     );
-    if (below) node.style.height = `${height + below}px`;
-    return plotly.react(node, data, whole, { displayModeBar: false, responsive: true });
+    if (painted) whole.width = painted; // plotly keeps the width of a chart that was hidden when it was drawn
+    node.style.height = `${tall}px`;
+    await plotly.react(node, data, whole, { displayModeBar: false });
+    await settle(plotly, node);
   };
   node.paint = paint;
   drawn.add(node);
   await paint();
+  node.widths ??= new ResizeObserver(() => node.clientWidth && node.clientWidth !== painted && node.paint());
+  node.widths.observe(node);
   node.querySelectorAll("[tabindex]").forEach((part) => part.removeAttribute("tabindex"));
   if (onClick) node.on("plotly_click", onClick);
   return node;

@@ -6,7 +6,7 @@ import { resultLinks } from "/static/js/job.js";
 import { jobPage } from "/static/js/job_page.js";
 import { jsonButton } from "/static/js/json_button.js";
 import { cards, el, fill, fold, problemNote, shareButton, table } from "/static/js/parts.js";
-import { digits, dollars, moment, percent, seconds, surePercent } from "/static/js/words.js";
+import { changeWords, digits, dollars, moment, percent, seconds, surePercent } from "/static/js/words.js";
 
 const MOST = 4;
 const place = Object.fromEntries(["plans", "problem", "answer"].map((id) => [id, document.getElementById(id)]));
@@ -213,14 +213,6 @@ function showComparison(found) {
   }
 }
 
-/** Return a relative change in per cent, or as a factor from ten times on; a difference of shares in points. */
-function changed({ change, change_is: kind }) {
-  if (change === null) return "";
-  if (kind === "difference") return `${change >= 0 ? "+" : "−"}${Math.abs(100 * change).toFixed(0)} points`;
-  if (change >= 9) return `× ${digits(1 + change)}`;
-  return `${change >= 0 ? "+" : "−"}${Math.abs(100 * change).toFixed(0)} %`;
-}
-
 function showWhatIf(result, job) {
   const { comparison, holds, breaks } = result;
   at("changed").append(
@@ -241,7 +233,7 @@ function showWhatIf(result, job) {
           figure.name,
           amount(figure.a, figure.unit),
           amount(figure.b, figure.unit),
-          changed(figure),
+          changeWords(figure),
         ]),
       }),
       comparison.differs.length

@@ -1,6 +1,6 @@
 /** The fronts page: a Pareto front of deployments and loads, with its best balance. */
 
-import { draw, seriesStyle } from "/static/js/charts.js";
+import { LEGEND_ABOVE, draw, logAxis, seriesStyle } from "/static/js/charts.js";
 import { jobPage } from "/static/js/job_page.js";
 import { resultLinks } from "/static/js/job.js";
 import { cards, codeBlock, el, fill, fold, problemNote, shareButton, table } from "/static/js/parts.js";
@@ -219,10 +219,11 @@ function figure({ axes: names, front, simulated }, best) {
       marker: { symbol: "star", size: 18, color: "#D55E00" },
     },
   ];
-  const axis = (one) => ({ type: "log", title: { text: `${one.words}, ${one.unit}` }, exponentformat: "SI" });
+  const shown = [...others, ...front];
+  const axis = (one) => logAxis(`${one.words}, ${one.unit}`, shown.map((p) => value(p, one)));
   return {
     data,
-    layout: { xaxis: axis(x), yaxis: axis(y), legend: { orientation: "h", y: 1.1 }, hovermode: "closest" },
+    layout: { xaxis: axis(x), yaxis: axis(y), legend: LEGEND_ABOVE, hovermode: "closest" },
   };
 }
 

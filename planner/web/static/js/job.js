@@ -143,6 +143,20 @@ export function resultLinks(job) {
   );
 }
 
+/** Return the offer of a report that also simulates which inputs change the answer; null for other jobs than plans. */
+export function sensitivityOffer(job) {
+  const report = job.subject === "language" ? job.links["result.html"] : null;
+  if (!report) return null;
+  const link = el("a", { href: `${report}?sensitivity=true`, target: "_blank" }, "Report with sensitivity");
+  return el(
+    "p",
+    { class: "soft no-print" },
+    link,
+    ": it also shows which inputs, such as prompt length, rate and price, change the answer most. " +
+      "This takes further simulations, from one minute to several.",
+  );
+}
+
 /** Return the problem of a failed job. */
 export function failure(job) {
   const error = job.error

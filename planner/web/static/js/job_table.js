@@ -16,6 +16,7 @@ export function jobTable(jobs, onChange) {
     head: ["Job", "Kind", "State", "Created", "Took", "Results", ""],
     rows: jobs.map((job) => row(job, onChange)),
     label: "Jobs",
+    stacked: true,
   });
 }
 

@@ -39,8 +39,11 @@ export function fill(node, ...children) {
   return node;
 }
 
-/** Return a table in a box that scrolls. A cell is a text or a node; `numeric` are the right-aligned columns. */
-export function table({ head, rows, caption, numeric = [], label }) {
+/**
+ * Return a table in a box that scrolls. A cell is a text or a node; `numeric` are the right-aligned columns. The rows
+ * of a `stacked` table become blocks on a narrow screen: each cell on a line of its own, after the head of its column.
+ */
+export function table({ head, rows, caption, numeric = [], label, stacked = false }) {
   const kind = (i, cell = "") =>
     numeric.includes(i) ? "number" : typeof cell === "string" && cell.length > 40 ? "long" : null;
   const body = rows.map((row) =>
@@ -50,14 +53,14 @@ export function table({ head, rows, caption, numeric = [], label }) {
       row.map((cell, i) =>
         i === 0
           ? el("th", { scope: "row", class: kind(i, cell) }, cell ?? "")
-          : el("td", { class: kind(i, cell) }, cell ?? ""),
+          : el("td", { class: kind(i, cell), "data-head": stacked ? head[i] : null }, cell ?? ""),
       ),
     ),
   );
   const heads = head.map((text, i) => (text === "" ? el("td") : el("th", { scope: "col", class: kind(i) }, text)));
   const made = el(
     "table",
-    {},
+    { class: stacked ? "stacked" : null },
     caption ? el("caption", {}, caption) : null,
     el("thead", {}, el("tr", {}, heads)),
     el("tbody", {}, body),

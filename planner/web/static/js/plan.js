@@ -2,7 +2,7 @@
 
 import { call, query } from "/static/js/api.js";
 import { showAnswer } from "/static/js/answer.js";
-import { failure, follow, progressBox, resultLinks } from "/static/js/job.js";
+import { failure, follow, progressBox, resultLinks, sensitivityOffer } from "/static/js/job.js";
 import { liveStrip } from "/static/js/live.js";
 import { announce, codeBlock, el, fill, fold, problemNote, shareButton } from "/static/js/parts.js";
 import { questionForm } from "/static/js/question/form.js";
@@ -90,7 +90,12 @@ async function ended(job, asked) {
     job.status === "cancelled"
       ? el("p", { class: "note" }, "Cancelled: this is the best plan that had been found.")
       : null;
-  showAnswer(place.answer, view, { files: [...resultLinks(job), shareButton()], note, onChange: again });
+  showAnswer(place.answer, view, {
+    files: [...resultLinks(job), shareButton()],
+    offer: sensitivityOffer(job),
+    note,
+    onChange: again,
+  });
   shown = asked;
   changed();
   announce(view.feasible ? `Answer: ${view.headline}` : "No plan meets the objectives");
@@ -172,7 +177,10 @@ async function showLinked(id) {
     if (page.complete()) plan(); // another server, or an expired job: the same question has the same answer
     return;
   }
-  if (!page.complete()) page.write(job.question);
+  if (!page.complete()) {
+    page.write(job.question);
+    changed(); // the estimate of a job that has no answer is that of its question
+  }
   let same = false;
   try {
     const own = await call("/question", { method: "POST", body: page.question() });

@@ -1,7 +1,7 @@
 /** The inference task page: requests to an endpoint of the server's list, measured, beside their simulation. */
 
 import { call } from "/static/js/api.js";
-import { draw, seriesStyle } from "/static/js/charts.js";
+import { LEGEND_ABOVE, draw, seriesStyle } from "/static/js/charts.js";
 import { resultLinks } from "/static/js/job.js";
 import { jobPage } from "/static/js/job_page.js";
 import { bullets, cards, codeBlock, el, fill, fold, problemNote, shareButton, table } from "/static/js/parts.js";
@@ -243,7 +243,7 @@ function compare(node, summary, simulated) {
       layout: {
         xaxis: { type: "log", title: { text: "Seconds" }, exponentformat: "SI" },
         yaxis: { autorange: "reversed" },
-        legend: { orientation: "h", y: 1.15 },
+        legend: LEGEND_ABOVE,
       },
     },
     { label: "Measured and simulated latencies", height: 90 + 30 * names.length },

@@ -1,6 +1,6 @@
 /** The result of a simulation: its latencies, time series, phases of requests, and where the time goes. */
 
-import { barStyle, draw, seriesStyle } from "/static/js/charts.js";
+import { LEGEND_ABOVE, barStyle, draw, seriesStyle } from "/static/js/charts.js";
 import { csvRows } from "/static/js/job_page.js";
 import { bullets, cards, el, fill, fold, partsBar, problemNote, table } from "/static/js/parts.js";
 import { counted, digits, grouped, percent, seconds } from "/static/js/words.js";
@@ -110,7 +110,7 @@ function distribution(node, requests) {
   const layout = {
     xaxis: { type: "log", title: { text: "Seconds" }, exponentformat: "SI" },
     yaxis: { tickformat: ".0%", range: [0, 1.02] },
-    legend: { orientation: "h", y: 1.15 },
+    legend: LEGEND_ABOVE,
   };
   draw(node, { data, layout }, { label: "Distribution of the latencies", height: 320 });
 }
@@ -160,7 +160,7 @@ async function timeSeries(node, base) {
             xaxis: { title: { text: "Seconds since the start" } },
             yaxis: { rangemode: "tozero", tickformat: title.startsWith("KV") ? ".0%" : "" },
             showlegend: lines.length > 1,
-            legend: { orientation: "h", y: 1.2, x: 0.4 },
+            legend: { ...LEGEND_ABOVE, x: 0.4 },
             margin: { t: 40 },
           };
           requestAnimationFrame(() => draw(chart, { data, layout }, { label: `${title} over time`, height: 240 }));
@@ -196,7 +196,7 @@ function showPhases(node, requests) {
     barmode: "stack",
     xaxis: { title: { text: "Seconds since its arrival" } },
     yaxis: { autorange: "reversed" },
-    legend: { orientation: "h", y: 1.12 },
+    legend: LEGEND_ABOVE,
   };
   requestAnimationFrame(() =>
     draw(chart, { data, layout }, { label: "Phases of the slowest requests", height: 60 + 22 * slowest.length }),
@@ -300,7 +300,7 @@ function typical(explain) {
     barmode: "stack",
     xaxis: { title: { text: "Seconds" } },
     yaxis: { autorange: "reversed" },
-    legend: { orientation: "h", y: 1.2 },
+    legend: LEGEND_ABOVE,
   };
   requestAnimationFrame(() =>
     draw(

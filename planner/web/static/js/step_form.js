@@ -6,7 +6,7 @@ import { formHistory } from "/static/js/form_history.js";
 import { button, debounced, el, fill, freshId, shareButton } from "/static/js/parts.js";
 import { isUpload, ownModel } from "/static/js/uploads.js";
 import { urlState } from "/static/js/url_state.js";
-import { dollars, gigabytes, si } from "/static/js/words.js";
+import { dollars, gigabytes, parameters, si } from "/static/js/words.js";
 
 const FIRST = { model: "llama3.1-8b", hardware: "h100" };
 
@@ -152,7 +152,7 @@ function suggest(input, find, changed) {
 
 /** Return what finds models of the catalog by a text. */
 function findModels(loading) {
-  const detail = (item) => [item.params ? si(item.params, "").replace(" G", " B") : "", item.weight_dtype];
+  const detail = (item) => [item.params ? parameters(item.params) : "", item.weight_dtype];
   return async (text) =>
     (await loading())
       .filter((item) => matches(`${item.name} ${item.hf_id ?? ""}`, text))

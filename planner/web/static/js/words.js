@@ -87,6 +87,20 @@ export function si(x, unit) {
   return `${short(x)} ${unit}`.trim();
 }
 
+/** Return a number of parameters of a model, for example "8.03 B"; thousands of millions are B, and never G. */
+export function parameters(n) {
+  return si(n, "").replace(/G$/, "B");
+}
+
+/** Return a change of a figure: in per cent, as a factor from ten times on, or in points if it is one of shares. */
+export function changeWords({ change, change_is: kind }) {
+  if (change === null || change === undefined) return "";
+  if (kind !== "difference" && change >= 9) return `× ${digits(1 + change)}`;
+  const size = fixed(100 * Math.abs(change), 0);
+  const sign = change >= 0 || size === "0" ? "+" : "−";
+  return `${sign}${size} ${kind === "difference" ? "points" : "%"}`;
+}
+
 /** Return a rate in words; "none" for null. */
 export function rate(perS) {
   return perS === null || perS === undefined ? "none" : `${digits(perS)} requests/s`;

@@ -4,7 +4,7 @@ import { combobox, matches } from "/static/js/combobox.js";
 import { problemNote } from "/static/js/parts.js";
 import { modelNamed, networkNamed } from "/static/js/question/kind.js";
 import { upload, uploadName, uploadsOf } from "/static/js/uploads.js";
-import { grouped, si } from "/static/js/words.js";
+import { grouped, parameters } from "/static/js/words.js";
 
 const at = (id) => document.getElementById(id);
 
@@ -83,16 +83,16 @@ export function modelField(loading, loadingNetworks, changed) {
 }
 
 function describeNetwork(network) {
-  const size = `${si(network.params, "").replace(" G", " B")} parameters`;
+  const size = `${parameters(network.params)} parameters`;
   const job = `job ${network.job}${network.steps ? `, ${network.steps} steps` : ""}`;
   return [network.family, size, job].join(" · ");
 }
 
 function describe(model) {
-  const size = model.params ? `${si(model.params, "").replace(" G", " B").replace(" T", " T")} parameters` : "";
+  const size = model.params ? `${parameters(model.params)} parameters` : "";
   const active =
     model.active_params && model.active_params < 0.95 * model.params
-      ? `${si(model.active_params, "").replace(" G", " B")} active`
+      ? `${parameters(model.active_params)} active`
       : "";
   const context = model.max_position_tokens ? `${grouped(model.max_position_tokens)} tokens` : "";
   return [size, active, model.weight_dtype, context].filter(Boolean).join(" · ");
