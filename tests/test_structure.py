@@ -124,7 +124,6 @@ SHORT = {
     "calibration/whole_models/intervals.py": "statistics, without rows and estimators",
     "planner/cli/main.py": "the entry point",
     "planner/main.py": "the entry point",
-    "planner/problem/interactivity.py": "a second spelling of one objective",
     "planner/problem/reproduction.py": "the schema of a block",
     "planner/web/mcp/command.py": "the command, apart from the protocol that it serves",
     "planner/web/scripts.py": "shared by all pages",

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, TypeVar
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from catalogs.errors import InputError, nearest_name, nearest_number, shortened
+from catalogs.errors import InputError, nearest_key, nearest_name, nearest_number, shortened
 from catalogs.io.input_files import nearest_file, read_text
 from catalogs.io.yaml_loader import MOST_CHARACTERS, load_documents, load_yaml
 
@@ -152,7 +152,7 @@ def _first_error(fields: Collection[str], error: ValidationError, where: str) ->
     first = (unknown or _inside_union(errors))[0]
     key = ".".join(map(str, first["loc"]))
     if unknown:
-        nearest = nearest_name(key, fields) or _of_initials(key, fields) or ", ".join(fields)
+        nearest = nearest_key(key, fields) or nearest_name(key, fields) or ", ".join(fields)
         return InputError(f"{where}: unknown key {key!r}", nearest=nearest if len(first["loc"]) == 1 else None)
     if first["type"] == "missing":
         return InputError(f"{where}: key {key!r} is missing")
@@ -163,12 +163,6 @@ def _first_error(fields: Collection[str], error: ValidationError, where: str) ->
     message = first["msg"].removeprefix("Value error, ")  # pydantic's prefix before our messages
     message = message[:1].lower() + message[1:]
     return fault_error(": ".join(part for part in (where, key, message) if part), first)
-
-
-def _of_initials(short: str, fields: Collection[str]) -> str | None:
-    """Return the key whose words have these initials: tensor_parallel for tp; None if there is not exactly one."""
-    found = [field for field in fields if "".join(word[:1] for word in field.split("_")) == short.lower()]
-    return found[0] if len(found) == 1 else None
 
 
 #: Beginnings of the types of pydantic's faults where a number is expected (int_parsing, int_from_float, float_type).
@@ -195,9 +189,18 @@ def fault_error(rule: str, fault: Mapping[str, Any]) -> InputError:
         rule: The broken rule.
         fault: An element of `ValidationError.errors()`.
     """
-    nearest = nearest_choice(fault)
-    hint = "a number in digits, such as 8" if nearest is None and fault["type"].startswith(_NUMBER_FAULTS) else None
-    return InputError(rule, fault.get("input"), nearest, hint)
+    return InputError(rule, fault.get("input"), nearest_choice(fault), number_hint(fault))
+
+
+def number_hint(fault: Mapping[str, Any]) -> str | None:
+    """Return a hint for a value that has to be a number and is near to none; None for other faults of pydantic.
+
+    The example is a small number, or a fraction where it need not be whole, because it is to be a valid choice.
+    """
+    kind = fault["type"]
+    if not kind.startswith(_NUMBER_FAULTS) or nearest_choice(fault) is not None:
+        return None
+    return f"a number in digits, such as {8 if kind.startswith('int_') else 0.9}"
 
 
 #: The bound that each of pydantic's faults names, and the step from it to the nearest valid whole number.
@@ -216,6 +219,8 @@ def nearest_choice(fault: Mapping[str, Any]) -> str | None:
     """
     if fault["type"].startswith(_NUMBER_FAULTS):
         return nearest_number(fault["input"], is_whole=fault["type"].startswith("int_"))
+    if fault["type"].startswith("bool_"):
+        return "true or false"
     if fault["type"] == "literal_error":
         return nearest_name(str(fault["input"]), re.findall("'([^']*)'", fault["ctx"]["expected"]))
     name, step = _BOUNDS.get(fault["type"], ("", 0))

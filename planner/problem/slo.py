@@ -28,6 +28,9 @@ UNIT_S: Final[dict[str, float]] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0
 #: The least limit in seconds, far below any step of an engine. Margins of smaller limits would have hundreds of digits.
 LEAST_LIMIT_S: Final = 1e-6
 
+#: The greatest limit in seconds, a day. No request, session or job that anyone waits for takes longer.
+MOST_LIMIT_S: Final = 86400.0
+
 #: Other spellings of units, for error messages.
 _UNITS_AS_WRITTEN: Final = {"": "s", "sec": "s", "µs": "us", "m": "min", "mins": "min", "minutes": "min", "hours": "h"}
 
@@ -157,9 +160,9 @@ def seconds_text(value_s: float) -> str:
 
 
 def rounded_up(limit_s: float) -> float:
-    """Return a limit in seconds, rounded up to two digits."""
+    """Return a limit in seconds, rounded up to two digits; at most the greatest limit that an objective may have."""
     digit = 10.0 ** (math.floor(math.log10(limit_s)) - 1)
-    return float(f"{math.ceil(limit_s / digit) * digit:.3g}")
+    return min(float(f"{math.ceil(limit_s / digit) * digit:.3g}"), MOST_LIMIT_S)
 
 
 def _seconds_of(number: float, unit: str) -> float:
@@ -306,6 +309,8 @@ def _limit_s(text: str) -> float:
         raise InputError("an SLO limit is a time above zero", text, f"{_above_zero(number)}{unit}")
     if value_s < LEAST_LIMIT_S:
         raise InputError("an SLO limit is at least 1us: no step of an engine is shorter", text, "1us")
+    if value_s > MOST_LIMIT_S:
+        raise InputError("an SLO limit is at most 24h", text, "24h")
     return value_s
 
 
