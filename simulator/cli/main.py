@@ -107,6 +107,9 @@ def simulate(
         return
     if rate is not None:
         check_rate(rate, "--rate")
+        if concurrency is not None:
+            both = f"--concurrency {concurrency}", f"--rate {rate:g}"
+            raise InputError("one of --concurrency and --rate is the load, not both", " ".join(both), " or ".join(both))
     check_targets(json_file, requests_out, chrome_trace, time_series)
     if deployment is not None:
         refuse_command(from_command, hw, settings)
