@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from fractions import Fraction
 
 import numpy as np
@@ -94,6 +95,39 @@ def test_interactivity_has_a_least_and_a_greatest_rate(rate: str, nearest: str) 
     with pytest.raises(InputError) as found:
         parse_slos([f"interactivity.p90={rate}"])
     assert found.value.nearest == nearest
+
+
+@pytest.mark.parametrize(
+    ("text", "nearest"),
+    [
+        ("ttft.p99<=2s", "ttft.p99=2s"),
+        ("tpot p95 40 ms", "tpot.p95=40ms"),
+        ("e2e:mean=2s", "e2e.mean=2s"),
+        ("ttft_p99=2s", "ttft.p99=2s"),
+        ("p90<2s", "ttft.p90=2s"),
+        ("e2e.p99==2s", "e2e.p99=2s"),
+        ("foo.p99<2s", "ttft.p99=2s"),
+        ("ttft.p99=2s;tpot.p99=30ms", "ttft.p99=2s,tpot.p99=30ms"),
+        ("ttft.p99=2s tpot.p99=30ms", "ttft.p99=2s,tpot.p99=30ms"),
+        ("a=b=c", "ttft.p99=2s,tpot.p99=50ms"),
+        ("ttft.p99=2,5s", "ttft.p99=2.5s"),
+        ("tpot.p99=20tok/s", "interactivity.p99=20"),
+        ("ttft.p99=0.5d", "12h"),
+        ("ttft.p99=3days", "24h"),
+        ("ttft.p99=3msec", "3ms"),
+    ],
+)
+def test_what_was_probably_meant_is_the_nearest_choice(text: str, nearest: str) -> None:
+    with pytest.raises(InputError) as found:
+        parse_slos([text])
+    assert found.value.nearest == nearest
+    assert parse_slos([nearest if "=" in nearest else f"p99={nearest}"])
+
+
+@given(st.text("ptf9.=<>:;, 12smhd[]ine-", max_size=24))
+def test_a_text_is_an_objective_or_refused(text: str) -> None:
+    with suppress(InputError):
+        assert parse_slos([text])
 
 
 sides = st.tuples(st.none() | st.integers(1, 10**6), st.none() | st.integers(2, 10**6))
