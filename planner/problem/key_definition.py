@@ -171,10 +171,15 @@ def _first_fault(model: type[BaseModel], error: ValidationError, whole: str) -> 
             return _WrongValue(key, " must be a number", first["input"], _usual_number(model, key))
         most = f"{first['ctx']['le']:,.0f}"
         return _WrongValue(key, f" must be at most {most}", first["input"], most.replace(",", ""))
-    given = first["input"] if isinstance(first["input"], str | int | float) else type(first["input"]).__name__
+    given = first["input"] if isinstance(first["input"], str | int | float) else _type_words(first["input"])
     rule = _RULES.get(first["type"], first["msg"])
     fault = f": {rule[:1].lower()}{rule[1:]}"
     return _WrongValue(key, fault, given, nearest_choice(first), number_hint(first))
+
+
+def _type_words(value: object) -> str:
+    """Return the type of a value of a file in words."""
+    return "a list" if isinstance(value, list) else "a mapping" if isinstance(value, dict) else type(value).__name__
 
 
 #: What is said of faults whose message at pydantic names a class of Python.

@@ -63,13 +63,12 @@ def check_key(key: str, elsewhere: Mapping[str, str]) -> None:
     Raises:
         InputError: deployment.yaml has no such key, or the key is set in another way (see `elsewhere`).
     """
-    rule = "--set does not accept this key of deployment.yaml"
     if key in elsewhere:
-        raise InputError(rule, key, elsewhere[key])
+        raise InputError("this key of deployment.yaml is not set here", key, elsewhere[key])
     if key not in Deployment.model_fields:
         if key in {name.partition(".")[0] for name in request_keys()}:
-            raise InputError("--set changes keys of deployment.yaml, and this one is of the request", key, hint=_PLAN)
-        raise unknown_key(rule, key, settable(elsewhere))
+            raise InputError("keys of deployment.yaml are set here, and this one is of a request", key, hint=_PLAN)
+        raise unknown_key("deployment.yaml has no such key", key, settable(elsewhere))
 
 
 def settable(elsewhere: Collection[str]) -> list[str]:

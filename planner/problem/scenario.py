@@ -240,7 +240,7 @@ def _nearest(name: str) -> str | None:
     end = name.rpartition(".")[2]
     if end in by_end:
         return by_end[end]
-    near = nearest_key(name.replace(":", "."), [*plan_keys(), *settable(PLAN_ELSEWHERE)])
+    near = nearest_key(name.replace(":", "."), [*plan_keys(), *_groups(), *settable(PLAN_ELSEWHERE)])
     return near or by_end.get(nearest_key(end, by_end) or "")
 
 

@@ -54,6 +54,7 @@ def test_what_is_known_of_an_engine_is_said() -> None:
         ("usd_per_hour", "tariff.usd_per_hour"),
         ("tariff:usd_per_hour", "tariff.usd_per_hour"),
         ("tarif.cloud", "tariff.cloud"),
+        ("tarif", "tariff"),
         ("cloud", "tariff.cloud"),
         ("trials", "search.trials"),
         ("tp", "tensor_parallel"),
