@@ -84,19 +84,46 @@ def nearest_name(name: str, valid: Iterable[str], cutoff: float = 0.45) -> str |
     return by_folded[max(found, key=likeness)] if found else None
 
 
-#: A number at the beginning of a text; digits may be grouped ("1,000", "10_000").
-_NUMBER: Final = re.compile(r"\s*\d[\d,_]*(\.\d+)?(e[-+]?\d{1,3})?(?!\s*%|[\w.])", re.IGNORECASE)
+#: How similar a key is to the one that was meant, at least. Keys share words, so that less says little.
+_LIKE_KEY: Final = 0.65
+
+
+def nearest_key(name: str, valid: Iterable[str]) -> str | None:
+    """Return the valid key that is written almost like `name` or has its initials, or None where there is none.
+
+    "tp" are the initials of tensor_parallel; they count where they are those of exactly one key.
+    """
+    keys = list(valid)
+    with_initials = [key for key in keys if "".join(word[:1] for word in key.split("_")) == name.lower()]
+    return with_initials[0] if len(with_initials) == 1 else nearest_name(name, keys, _LIKE_KEY)
+
+
+#: A number at the beginning of a text, behind the name of a kind ("fixed:100") or a dollar sign; digits may be grouped
+#: ("1,000", "10_000"). A unit that changes no number may follow, or one that multiplies it: k, M or %.
+_NUMBER: Final = re.compile(
+    r"(?i:\s*(?:[a-z_]+\s*[:=]\s*)?\$?\s*(?P<number>(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d+)?(?:e[-+]?\d{1,3})?))"
+    r"(?:\s*(?P<unit>%|k\b|M\b)|\s*(?i:usd|rps|qps)\b|(?![\w.]|,\d))"
+)
+
+#: What a number is multiplied by for the unit behind it.
+_FACTORS: Final = {"%": 0.01, "k": 1e3, "M": 1e6}
 
 #: Whole numbers up to this are written with all of their digits.
 _MOST_WHOLE: Final = 1e15
 
 
 def nearest_number(value: object, *, is_whole: bool) -> str | None:
-    """Return the number that a value begins with, rounded if it has to be whole; None if there is none."""
+    """Return the number that a value begins with, rounded if it has to be whole; None if there is none.
+
+    A percentage of at least 1 % is the fraction, and no whole number; a smaller one may be meant as either.
+    """
     found = _NUMBER.match(shortened(value if isinstance(value, str) else str(value)))
     if found is None:
         return None
-    number = float(found[0].replace(",", "").replace("_", ""))
+    written, unit = float(found["number"].replace(",", "").replace("_", "")), found["unit"]
+    if unit == "%" and (is_whole or written < 1):
+        return None
+    number = written * _FACTORS.get(unit, 1.0)
     if not math.isfinite(number) or (is_whole and abs(number) > _MOST_WHOLE):
         return None
     return str(round(number)) if is_whole else f"{number:.12g}"

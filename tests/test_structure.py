@@ -126,7 +126,6 @@ SHORT = {
     "planner/cli/main.py": "the entry point",
     "planner/main.py": "the entry point",
     "planner/networks/reproduction.py": "shared by answers and the page",
-    "planner/problem/interactivity.py": "a second spelling of one objective",
     "planner/problem/reproduction.py": "the schema of a block",
     "planner/web/mcp/command.py": "the command, apart from the protocol that it serves",
     "planner/web/scripts.py": "shared by all pages",

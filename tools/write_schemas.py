@@ -11,6 +11,7 @@ from planner.agents.answer import AgentsAnswer
 from planner.improve.document import Improvement
 from planner.networks.request import NetworkRequest
 from planner.networks.schema import NetworkAnswer
+from planner.problem.request import PlanRequest
 from planner.search.pareto_search import FrontFile
 from planner.sections.full_answer import FullAnswer
 
@@ -33,6 +34,7 @@ def schemas() -> dict[Path, str]:
     }
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     texts = {name: json.dumps(head | model.model_json_schema(), indent=1) for name, model in models.items()}
+    texts["request.schema.json"] = json.dumps(head | PlanRequest.model_json_schema(), indent=2)
     artefacts = {
         "artefact_manifest.schema.json": head | Manifest.model_json_schema(),
         "artefact_requests.schema.json": schema_of("A request", REQUEST_COLUMNS),

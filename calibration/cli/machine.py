@@ -85,7 +85,7 @@ def show(
     from calibration.machine_trace.advice import measured_copies, page_fault_costs
     from calibration.machine_trace.folder import document, read_trace
 
-    check_targets(json_file, html)
+    check_targets(json_file, html=html)
     trace, requests = read_trace(folder)
     found = document(trace, requests, page_fault_costs(), measured_copies())
     if html is not None:

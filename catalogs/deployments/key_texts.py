@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 import yaml
 
-from catalogs.errors import InputError
+from catalogs.errors import InputError, nearest_key
 from catalogs.io.json_files import check_values, load_json
 from catalogs.io.yaml_loader import load_yaml
 
@@ -37,6 +38,18 @@ def parse_settings(settings: Sequence[str], check: Callable[[str], None]) -> dic
         except yaml.YAMLError:
             raise InputError(f"the value of {key} is not valid YAML", value, f"{key}=1") from None
     return found
+
+
+#: The hint where no key of deployment.yaml is near to one that does not exist.
+_KEYS_HINT: Final = (
+    "keys are kv_dtype, max_num_seqs, tensor_parallel, ...; docs/engines.md and docs/fleets.md name them"
+)
+
+
+def unknown_key(rule: str, key: str, known: Iterable[str]) -> InputError:
+    """Return the error of a key that deployment.yaml does not have, with the nearest one or where to find them."""
+    nearest = nearest_key(key, known)
+    return InputError(rule, key, nearest, None if nearest else _KEYS_HINT)
 
 
 def parse_value(text: str) -> object:

@@ -37,6 +37,11 @@ def parse_hardware(text: str) -> Hardware:
     plain = _compact(text)
     if not plain:
         raise InputError("hardware must be NAME, NAMExCOUNT or NODES*NAMExCOUNT", text, "h100x8")
+    if "," in plain:
+        first = next((name for name in plain.split(",") if name not in ("", "any", "all")), "h100x8")
+        raise InputError("one kind of hardware is named here, not several", text, first)
+    if plain in ("any", "all"):
+        raise InputError("one kind of hardware is named here", text, "h100x8", "`plan --hw any` compares all kinds")
     if plain == "local":
         from catalogs.hardware.local import local_hardware
 

@@ -134,6 +134,13 @@ def find_hardware_file(name: str) -> str | None:
     return hardware_spellings().get(folded)
 
 
+def _nearest_spelling(name: str) -> str | None:
+    """Return the spelling that a name is almost, or the longest in it (nvidia-h100), or else a similar one."""
+    spellings = [*hardware_spellings(), "local"]
+    contained = max((known for known in spellings if known in name.lower()), key=len, default=None)
+    return nearest_name(name, spellings, 0.8) or contained or nearest_name(name, spellings)
+
+
 def read_hardware_file(name: str) -> HardwareFile:
     """Return the file of a name or alias.
 
@@ -142,7 +149,7 @@ def read_hardware_file(name: str) -> HardwareFile:
     """
     stem = find_hardware_file(name)
     if stem is None:
-        nearest = nearest_name(name, [*hardware_spellings(), "local"])
+        nearest = _nearest_spelling(name)
         raise InputError("unknown hardware", name, nearest, None if nearest else "`catalog list hardware` lists all")
     return _read_file(stem)
 

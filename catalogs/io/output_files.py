@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, Final
 
 from catalogs.errors import DEVICE_ERRORS, InputError, OutputError
 
@@ -113,27 +113,66 @@ def finite(value: Any) -> Any:
     return [finite(v) for v in value] if isinstance(value, list | tuple) else value
 
 
-def check_targets(json_target: str | None, *files: Path | None) -> None:
+#: Formats of files by their endings.
+_FORMATS: Final = {
+    ".json": "JSON",
+    ".html": "an HTML page",
+    ".htm": "an HTML page",
+    ".yaml": "YAML",
+    ".yml": "YAML",
+    ".csv": "CSV",
+    ".parquet": "Parquet",
+}
+
+
+def check_targets(json_target: str | None, *files: Path | None, html: Path | None = None) -> None:
     """Check, before long work, that every output file can be written and is named once; "-" is stdout, for JSON only.
 
+    Args:
+        json_target: File of JSON, or "-".
+        files: Files of other formats.
+        html: File of an HTML page.
+
     Raises:
-        InputError: A file cannot be written or is named twice, or "-" stands for a file other than JSON.
+        InputError: A file cannot be written or is named twice, has the ending of another format, or "-" stands for a
+            file other than JSON.
     """
-    named = [str(t) for t in (None if json_target == "-" else json_target, *files) if t is not None]
-    for i, target in enumerate(named):
+    _check_ending(json_target, ".json")
+    _check_ending(None if html is None else str(html), ".html")
+    to_json = None if json_target == "-" else json_target
+    examples = (to_json, "out.json"), (html, "page.html"), *((file, None) for file in files)
+    named = [(str(target), example) for target, example in examples if target is not None]
+    for i, (target, example) in enumerate(named):
         if target == "-":
             raise InputError("only --json writes to stdout", target, hint="give a file name")
         path = Path(target).absolute()
         if target in ("", "."):  # typer passes an empty path option as the current folder
-            raise InputError("an output file needs a name", target, "out.json")
+            raise InputError("an output file needs a name", target, example, None if example else "give a file name")
         if path.is_dir():
-            raise InputError("cannot write there: it is a folder", target, str(Path(target) / "out.json"))
+            inside = None if example is None else str(Path(target) / example)
+            hint = None if example else "give the name of a file in it"
+            raise InputError("cannot write there: it is a folder", target, inside, hint)
         if not os.access(path.parent, os.W_OK):
             raise InputError("cannot write there: the folder does not exist or is not writable", target)
         if path.exists() and not os.access(path, os.W_OK):
             raise InputError("cannot write there: the file is read-only", target)
-        if target in named[:i] and not _is_device(path):
+        if target in [earlier for earlier, _ in named[:i]] and not _is_device(path):
             raise InputError("each output file needs a different name", target)
+
+
+def _check_ending(target: str | None, ending: str) -> None:
+    """Refuse a file whose name has the ending of another format; a name without an ending, or any other, is allowed.
+
+    Raises:
+        InputError: It has; the nearest choice has the same name with the ending of its format.
+    """
+    if target is None:
+        return
+    name = Path(target)
+    given, wanted = _FORMATS.get(name.suffix.lower()), _FORMATS[ending]
+    if given is not None and given != wanted:
+        rule = f"{wanted} is written to a file that ends in {ending}, and this name is that of {given}"
+        raise InputError(rule, target, str(name.with_suffix(ending)))
 
 
 def _is_device(path: Path) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import operator
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar, get_args
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, TypeVar, get_args
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from catalogs.errors import InputError, nearest_name, nearest_number, shortened
+from catalogs.errors import InputError, nearest_key, nearest_name, nearest_number, shortened
 from catalogs.io.input_files import nearest_file, read_text
 from catalogs.io.yaml_loader import MOST_CHARACTERS, load_documents, load_yaml
 
@@ -154,7 +154,7 @@ def _first_error(model: type[BaseModel] | None, error: ValidationError, where: s
     if unknown:
         *path, name = map(str, first["loc"])
         fields = _keys_at(model, path)
-        near = nearest_name(name, fields) or _of_initials(name, fields)
+        near = nearest_key(name, fields) or nearest_name(name, fields)
         nearest = ".".join((*path, near)) if near else ", ".join(fields)
         return InputError(f"{where}: unknown key {key!r}", nearest=nearest or None)
     if first["type"] == "missing":
@@ -185,12 +185,6 @@ def _blocks_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _blocks_in(part)
 
 
-def _of_initials(short: str, fields: Collection[str]) -> str | None:
-    """Return the key whose words have these initials: tensor_parallel for tp; None if there is not exactly one."""
-    found = [field for field in fields if "".join(word[:1] for word in field.split("_")) == short.lower()]
-    return found[0] if len(found) == 1 else None
-
-
 #: Beginnings of the types of pydantic's faults where a number is expected (int_parsing, int_from_float, float_type).
 _NUMBER_FAULTS: Final = ("int_", "float_")
 
@@ -215,9 +209,18 @@ def fault_error(rule: str, fault: Mapping[str, Any]) -> InputError:
         rule: The broken rule.
         fault: An element of `ValidationError.errors()`.
     """
-    nearest = nearest_choice(fault)
-    hint = "a number in digits, such as 8" if nearest is None and fault["type"].startswith(_NUMBER_FAULTS) else None
-    return InputError(rule, fault.get("input"), nearest, hint)
+    return InputError(rule, fault.get("input"), nearest_choice(fault), number_hint(fault))
+
+
+def number_hint(fault: Mapping[str, Any]) -> str | None:
+    """Return a hint for a value that has to be a number and is near to none; None for other faults of pydantic.
+
+    The example is a small number, or a fraction where it need not be whole, because it is to be a valid choice.
+    """
+    kind = fault["type"]
+    if not kind.startswith(_NUMBER_FAULTS) or nearest_choice(fault) is not None:
+        return None
+    return f"a number in digits, such as {8 if kind.startswith('int_') else 0.9}"
 
 
 #: The bound that each of pydantic's faults names, and the step from it to the nearest valid whole number.
@@ -236,6 +239,8 @@ def nearest_choice(fault: Mapping[str, Any]) -> str | None:
     """
     if fault["type"].startswith(_NUMBER_FAULTS):
         return nearest_number(fault["input"], is_whole=fault["type"].startswith("int_"))
+    if fault["type"].startswith("bool_"):
+        return "true or false"
     if fault["type"] == "literal_error":
         return nearest_name(str(fault["input"]), re.findall("'([^']*)'", fault["ctx"]["expected"]))
     name, step = _BOUNDS.get(fault["type"], ("", 0))

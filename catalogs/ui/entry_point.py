@@ -190,6 +190,8 @@ def _usage(error: Exception) -> str:
 
         return str(fault_error(message.rstrip("."), faults(include_url=False)[0]))
     missing, context = getattr(error, "param", None), getattr(error, "ctx", None)
+    if not message.strip() and context is not None:  # a group alone, whose help is printed
+        return str(InputError("a command is needed", nearest=f"{context.command_path} COMMAND"))
     if missing is None or context is None or not message.startswith("Missing"):
         return message
     rule = f"{message.rstrip('.')}: {missing.help.rstrip('.')}" if getattr(missing, "help", None) else message

@@ -8,7 +8,9 @@ from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
+from catalogs.errors import InputError, nearest_name
 from catalogs.ui.installation import DISTRIBUTION, is_compiled, own_version
 
 #: The names of the catalog's workloads with their mean input/output tokens. A test compares them with the catalog.
@@ -31,14 +33,35 @@ INPUT_TOKENS_HELP: Final = "Prompt length of every request, constant; replaces t
 OUTPUT_TOKENS_HELP: Final = "Output length of every request, constant; replaces the output lengths of the workload."
 
 
-def command_group(**settings: Any) -> typer.Typer:
+class CommandGroup(TyperGroup):
+    """A group of commands that answers the name of no command with the nearest one."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the first argument names, with its name and the arguments that follow.
+
+        Raises:
+            InputError: The group has no such command.
+        """
+        if args[0] not in self.commands:
+            raise self.no_such_command(ctx.command_path, args[0])
+        return super().resolve_command(ctx, args)
+
+    def no_such_command(self, path: str, name: str) -> InputError:
+        """Return the error for the name of no command; `path` is the command line up to the name."""
+        nearest = nearest_name(name, self.commands, 0.6)
+        return InputError("there is no such command", name, nearest, None if nearest else f"`{path} --help` lists all")
+
+
+def command_group(cls: type[CommandGroup] = CommandGroup, **settings: Any) -> typer.Typer:
     """Return the typer app of a console script or of a group of commands, with the settings that all of them share.
 
     Args:
+        cls: The class of the group.
         settings: Further arguments of `typer.Typer`, such as `help`.
     """
     names = {"help_option_names": ["-h", "--help"]}
-    return typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings=names, **settings)
+    shared: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "context_settings": names}
+    return typer.Typer(cls=cls, **shared, **settings)
 
 
 def option(metavar: str | None, text: str, *names: str, **more: Any) -> Any:

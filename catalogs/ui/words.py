@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Final
 
@@ -72,6 +73,41 @@ def percent(share: float | None, decimals: int = 0, signed: bool = False) -> str
     if not decimals and 0 < share < 0.01:
         return "under 1 %"
     return f"{100 * share:,.{decimals}f} %"
+
+
+def whole_percents(parts: Sequence[float]) -> list[str]:
+    """Return the shares of parts in their sum as percent, whose whole numbers add up to 100.
+
+    They are rounded down, and the parts that lose most by it are rounded up. Parts that are 0 % or 100 % only then
+    are "under 1 %" and "over 99 %".
+
+    Args:
+        parts: Numbers of at least zero, not all of them zero.
+    """
+    total = sum(parts)
+    exact = [100 * part / total for part in parts]
+    whole = [math.floor(share) for share in exact]
+    by_loss = sorted(range(len(parts)), key=lambda i: whole[i] - exact[i])
+    for i in by_loss[: 100 - sum(whole)]:
+        whole[i] += 1
+    is_rounded = (n in (0, 100) for n in whole)
+    return [
+        percent(share / 100 if rounded else n / 100) for n, share, rounded in zip(whole, exact, is_rounded, strict=True)
+    ]
+
+
+def shares_words(parts: Mapping[str, float], most: int) -> str:
+    """Return named parts as shares of their sum that add up to 100 %: "gemm 62 %, idle 38 %".
+
+    Args:
+        parts: Amounts by name, the largest first.
+        most: How many are named; the others together are the last share, "other", if they are a percent.
+    """
+    named = list(parts)[:most]
+    amounts = [*(parts[name] for name in named), sum(list(parts.values())[most:])]
+    *shares, other = whole_percents(amounts)
+    words = [f"{name} {share}" for name, share in zip(named, shares, strict=True)]
+    return ", ".join([*words, f"other {other}"] if other not in ("0 %", "under 1 %") else words)
 
 
 def sure_percent(probability: float | None) -> str:

@@ -30,6 +30,7 @@ from catalogs.errors import InputError
 from catalogs.io.input_files import is_file, read_text
 from catalogs.io.yaml_files import Seed, YamlBlock, check_keys, parse_yaml, read_yaml
 from catalogs.io.yaml_loader import MOST_CHARACTERS
+from catalogs.ui.words import counted
 from catalogs.workloads.arrivals import (
     AllAtOnce,
     Arrivals,
@@ -338,7 +339,7 @@ def read_job_trace(path: Path) -> JobWorkload:
         raise InputError(f"{where} holds no jobs")
     for i, row in enumerate(cells, 1):
         if len(row) != len(header):
-            raise InputError(f"{where}: row {i} needs {len(header)} columns", ",".join(row))
+            raise InputError(f"{where}: row {i} needs {counted(len(header), 'column')}", ",".join(row))
     columns: dict[str, Sequence[str]] = dict(zip(header, zip(*cells, strict=True), strict=True))
     times = [number_or_nan(cell) for cell in columns["arrival_s"]]
     for i, time_s in enumerate(times):

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from catalogs.arrays import FloatArray, IntArray
-from catalogs.errors import InputError
+from catalogs.errors import InputError, nearest_name, nearest_number
 from catalogs.io.yaml_files import Share, YamlBlock, choose_kind
 from catalogs.workloads.arrivals import Count, Variation
 
@@ -133,6 +133,15 @@ LENGTHS: Final[dict[str, type[Lengths]]] = {
 }
 
 
+#: Other names of distributions, for error messages.
+_OTHER_NAMES: Final = {
+    **dict.fromkeys(("fixed", "const", "exact"), "constant"),
+    **dict.fromkeys(("range", "randint"), "uniform"),
+    **dict.fromkeys(("normal", "gaussian", "exponential"), "lognormal"),
+    **dict.fromkeys(("percentiles", "histogram", "empirical"), "quantiles"),
+}
+
+
 def whole_tokens(tokens: FloatArray) -> IntArray:
     """Return lengths rounded to whole tokens, at least one. Shape of `tokens`."""
     return np.maximum(np.rint(tokens), 1).astype(np.int64)
@@ -160,6 +169,12 @@ def parse_lengths(data: object, where: str) -> Lengths:
     """
     if isinstance(data, int) and not isinstance(data, bool):
         data = {"constant": data}
+    kind = next(iter(data), None) if isinstance(data, dict) and len(data) == 1 else None
+    if kind in _OTHER_NAMES:
+        raise InputError(f"{where}: unknown kind", kind, _OTHER_NAMES[kind])
+    if isinstance(data, float) or (isinstance(data, str) and data not in LENGTHS):
+        rule = f"{where} is a whole number of tokens or a distribution, such as {{uniform: {{low: 1, high: 9}}}}"
+        raise InputError(rule, data, nearest_number(data, is_whole=True) or nearest_name(str(data), LENGTHS) or "512")
     return choose_kind(LENGTHS, data, where)
 
 

@@ -19,6 +19,7 @@ from catalogs.arrays import FloatArray, IntArray
 from catalogs.errors import InputError
 from catalogs.io.input_files import MOST_DATA_BYTES, read_limited
 from catalogs.io.json_files import dotted, load_json
+from catalogs.ui.words import counted
 from catalogs.workloads.block_hashes import chained_hashes
 from catalogs.workloads.media import RequestMedia
 from catalogs.workloads.request_set import BlockHashes
@@ -243,7 +244,10 @@ def _csv_columns(text: str, where: str) -> Columns:
         raise InputError(f"{where}: two columns have the same name", twice)
     ragged = next((i for i, row in enumerate(rows, 1) if len(row) != len(header)), None)
     if ragged is not None:
-        raise InputError(f"{where}: row {ragged} needs {len(header)} columns", ",".join(rows[ragged - 1]))
+        raise InputError(
+            f"{where}: row {ragged} needs {counted(len(header), 'column')}",
+            ",".join(rows[ragged - 1]),
+        )
     return dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {}
 
 

@@ -218,13 +218,16 @@ def in_closed_loop(workload: Workload, clients: int) -> Workload:
     """Return the workload with the same requests, sent by `clients` clients, each one after the answer to its last.
 
     Raises:
-        InputError: There is no client, or the workload is a trace, which has its own arrival times.
+        InputError: There is no client or more than `MOST_COUNT`, or the workload is a trace, which has its own arrival
+            times.
     """
     content = workload.content
     if not isinstance(content, SyntheticWorkload):
         rule = f"{workload.name} is a trace with arrival times of its own; clients in a closed loop need distributions"
         raise InputError(rule, hint="give a catalog workload, or a workload file with input_tokens")
-    loop = ClosedLoopArrivals(concurrency=_whole("the number of clients", clients, 1))
+    if _whole("the number of clients", clients, 1) > MOST_COUNT:
+        raise InputError(f"the number of clients is at most {MOST_COUNT:,}", clients, str(MOST_COUNT))
+    loop = ClosedLoopArrivals(concurrency=int(clients))
     return replace(workload, content=replace(content, arrivals=loop))
 
 
@@ -241,6 +244,8 @@ def load_workload(text: str) -> Workload:
     Raises:
         InputError: The name is unknown (the message names the nearest), or the file or a key breaks a rule.
     """
+    if not text.strip():
+        raise InputError("a workload is a catalog name, a file or keys in braces", text, DEFAULT_WORKLOAD)
     if is_written_out(text):
         return _from_text(text)
     names = {name.lower(): name for name in list_workloads()}

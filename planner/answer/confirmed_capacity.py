@@ -71,7 +71,10 @@ class ConfirmedCapacity:
             near, found = self.rates.point_and_around(self.candidate, begin, self.budget)
         self.seen += found
         near, limit, curve = self.highest(near, list(found))
-        capacity = near.requests_per_s if self.rates.is_confirmed(near, curve) else None
+        bars = self.rates.bars(near.verdict, curve, near.error)
+        capacity = None
+        if self.rates.meets_confidence(near.verdict, bars):
+            capacity, limit = near.requests_per_s, self.rates.limit_above(limit, bars)
         if met:
             capacity = max(capacity or rate, rate)
         elif capacity is not None and capacity >= rate:

@@ -44,6 +44,10 @@ MOST_REPLICAS: Final = 64
 #: Factor between the first two rates of a search for a capacity that begins at a rate that was just missed.
 _STEP_FROM_MISSED: Final = 1.05
 
+#: A limit that is this many times the latency at the capacity is not what limits it: the rate above is higher by a few
+#: per cent only.
+_FAR_FROM_LIMIT: Final = 4.0
+
 #: Least seeds of figures with error bars.
 LEAST_SEEDS: Final = 3
 
@@ -167,6 +171,22 @@ class ConfirmedRates:
             return QUEUE
         least = min(range(len(bars)), key=lambda i: bars[i].probability_met)
         return self.tester.slos[least].name
+
+    def limit_above(self, limit: str | None, bars: Sequence[Confidence]) -> str | None:
+        """Return what limits a confirmed capacity: QUEUE in place of an objective that is far from its limit there.
+
+        A rate just above the capacity is not confirmed. Where the latency at the required confidence is still far below
+        its limit at the capacity, it can only rise so fast because the queue grows with slower steps.
+
+        Args:
+            limit: The least certain objective above the capacity, QUEUE, or None.
+            bars: The error bars of the objectives at the capacity.
+        """
+        for slo, bar in zip(self.tester.slos, bars, strict=True):
+            value_s = bar.at_confidence_s
+            if slo.name == limit and value_s is not None and value_s * _FAR_FROM_LIMIT <= slo.limit_s:
+                return QUEUE
+        return limit
 
     def start(self, candidate: Candidate, guess_per_s: float | None, seen: list[Verdict]) -> float | None:
         """Return the highest rate that meets the objectives with the required confidence and one seed.

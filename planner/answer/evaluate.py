@@ -127,6 +127,7 @@ class PlanEvaluator:
             bars = self.rates.bars(at.verdict, curve, at.error)
             met = self.rates.meets_confidence(at.verdict, bars)
             capacity = at.requests_per_s if met else None
+            limit = self.rates.limit_above(limit, bars) if met else limit
         else:  # a required rate gets one verdict, whatever its capacity is
             at, around = at_required
             bars = self.rates.bars(at.verdict, around, at.error)

@@ -334,7 +334,11 @@ class Plan(JsonBlock):
             return "how much more is not known"
         per_s = self.missed_requests_per_s
         where = "beyond it" if per_s is None else f"at {rate(per_s)}"
-        return f"{where} the queue grows" if self.limited_by == QUEUE else f"{where} {self.limited_by} is missed"
+        return (
+            f"{where} the queue grows without limit"
+            if self.limited_by == QUEUE
+            else f"{where} {self.limited_by} is missed"
+        )
 
     @property
     def tightest(self) -> SloResult:

@@ -13,8 +13,9 @@ from shlex import quote
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
 
+from catalogs.errors import InputError
+from catalogs.ui.shared_options import CommandGroup
 from planner.problem.request_keys import RequestKey, plan_keys, request_keys
 
 SET_HELP: Final = "Set any other key of SCENARIO.yaml (see `plan keys`) or of deployment.yaml; repeatable."
@@ -50,7 +51,6 @@ class GivenRequest:
         Raises:
             InputError: The file or a setting is invalid, or the command line sets a key twice.
         """
-        from catalogs.errors import InputError
         from planner.problem.scenario import given_options, parse_settings, read_scenario
 
         given = [given_options(self.options), parse_settings(self.settings)]
@@ -62,7 +62,8 @@ class GivenRequest:
         for keys in given:
             for name, value in keys.items():
                 if name in own:
-                    raise InputError(f"the key {name} may be set only once", value, str(own[name]))
+                    first = ",".join(map(str, own[name])) if isinstance(own[name], list) else str(own[name])
+                    raise InputError(f"the key {name} may be set only once", value, first)
                 own[name] = value
         return found | own
 
@@ -139,7 +140,7 @@ def _keyword(name: str, annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-class ScenarioGroup(TyperGroup):
+class ScenarioGroup(CommandGroup):
     """A command group that accepts a scenario file in place of a subcommand."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -152,3 +153,16 @@ class ScenarioGroup(TyperGroup):
         if beyond:
             ctx.fail(f"only options may follow SCENARIO.yaml, got {beyond[0]!r}")
         return super().parse_args(ctx, ["--scenario", rest[0], *before, *after])
+
+    def no_such_command(self, path: str, name: str) -> InputError:
+        """Return the error for a name that is neither a command nor a scenario file."""
+        if os.path.isdir(name):
+            example = os.path.join(name, "SCENARIO.yaml")
+            return InputError("a scenario is a file, or a command is named, and this is a folder", name, example)
+        found = super().no_such_command(path, name)
+        if found.nearest is not None:
+            return found
+        from planner.problem.scenario import EXAMPLE
+
+        hint = f"`{path} --help` lists all; options make a plan: {EXAMPLE}"
+        return InputError("this is neither a command nor a scenario file", name, hint=hint)

@@ -23,8 +23,8 @@ from planner.networks.mix import JobMix, read_jobs
 from planner.networks.refusal import refuse
 from planner.networks.reproduction import reproduce
 from planner.networks.request import NetworkRequest
-from planner.networks.schema import SCHEMA_VERSION, JobBlock, JobPart, NetworkAnswer, NetworkHardwareRow
-from planner.networks.search import KindSearch, Progress, search_jobs, study_name
+from planner.networks.schema import SCHEMA_VERSION, JobBlock, JobPart, NetworkAnswer, NetworkHardwareRow, NetworkRefusal
+from planner.networks.search import KindSearch, Progress, SearchesProgress, search_jobs, study_name
 from planner.networks.service import JobService
 from planner.networks.space import make_space
 from planner.problem.hardware_choice import choose_hardware, is_any, is_one
@@ -105,8 +105,8 @@ class NetworkPlanner:
         )
         return KindSearch(hardware, space, search_jobs(space.left, self.assessor, settings, self.confirm, progress))
 
-    def run(self, progress: Progress | None = None) -> None:
-        """Search all the hardware of the request.
+    def run(self, progress: SearchesProgress | None = None) -> None:
+        """Search all the hardware of the request, one kind after the other.
 
         Raises:
             InputError: A name is unknown, or no hardware can be searched.
@@ -119,6 +119,8 @@ class NetworkPlanner:
                 if not is_any(self.request.hardware):
                     raise
                 self.notices.append(f"not compared, {hardware.text}: {error}")
+            if progress is not None:
+                progress.end_search()
             if self.kinds and self.kinds[-1].search.interrupted:
                 break
 
@@ -183,14 +185,14 @@ def plan_network(request: NetworkRequest, progress: Progress | None = None) -> N
     started = time.perf_counter()
     if request.search.storage is not None:
         need_storage(request.search.storage)
-    planner = NetworkPlanner.of(request)
-    planner.run(progress)
+    planner, counted_progress = NetworkPlanner.of(request), SearchesProgress(progress)
+    planner.run(counted_progress)
     interrupted = any(kind.search.interrupted for kind in planner.kinds)
     winners = planner.winners()
     if interrupted and not winners:
         raise KeyboardInterrupt
     rest = [] if not winners or interrupted else [*winners[1:], *planner.others(winners[0])][:N_ALTERNATIVES]
-    refusal = None if winners else refuse(request, planner.builder, planner.kinds, _fewest)
+    refusal = None if winners else _refusal(request, planner, counted_progress)
     return NetworkAnswer(
         schema_version=SCHEMA_VERSION,
         kind="network",
@@ -226,10 +228,35 @@ def best_of(request: NetworkRequest) -> PricedCandidate | None:
         return None
 
 
-def _fewest(request: NetworkRequest) -> SizedCandidate | None:
-    """Return the best candidate of a changed request; None if there is none or it cannot be planned."""
-    found = best_of(request)
-    return None if found is None else found.sized
+@dataclass(slots=True)
+class _ChangedRequests:
+    """Plans changed requests, and counts the searches and the jobs that they took."""
+
+    progress: SearchesProgress
+    n_searches: int = 0
+    n_jobs: int = 0
+
+    def best(self, request: NetworkRequest) -> SizedCandidate | None:
+        """Return the best candidate of a changed request; None if there is none or it cannot be planned."""
+        try:
+            planner = NetworkPlanner.of(request)
+        except InputError:
+            return None
+        try:
+            planner.run(self.progress)
+            return next(iter(planner.winners()), None)
+        except InputError:
+            return None
+        finally:
+            self.n_searches += len(planner.kinds)
+            self.n_jobs += planner.assessor.evaluator.n_simulated
+
+
+def _refusal(request: NetworkRequest, planner: NetworkPlanner, progress: SearchesProgress) -> NetworkRefusal:
+    """Return why no plan meets the request, with the number of searches for changes that would."""
+    changed = _ChangedRequests(progress)
+    found = refuse(request, planner.builder, planner.kinds, changed.best)
+    return found.model_copy(update={"n_searches": changed.n_searches, "n_jobs": changed.n_jobs})
 
 
 def _job_block(mix: JobMix) -> JobBlock:

@@ -176,12 +176,18 @@ class NetworkHardwareRow(JsonBlock):
 
 
 class NetworkRefusal(JsonBlock):
-    """Why no plan meets the request: the binding constraint, the closest plan, and changes that would meet it."""
+    """Why no plan meets the request: the binding constraint, the closest plan, and changes that would meet it.
+
+    `n_searches` and `n_jobs` are the searches for these changes, and the jobs that they simulated; the summary of the
+    search does not include them.
+    """
 
     binding_constraint: str
     closest: NetworkPlan | None
     what_would_meet_it: list[Suggestion]
     reasons: dict[str, int] = Field(default_factory=dict)
+    n_searches: int = 0
+    n_jobs: int = 0
 
 
 class NetworkAnswer(JsonBlock):

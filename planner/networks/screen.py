@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from catalogs.ui.terminal import PIPED, Line, labelled_rows
-from catalogs.ui.words import counted, digits, dollars, gigabytes, kilowatts, percent, seconds
+from catalogs.ui.words import counted, digits, dollars, gigabytes, kilowatts, percent, seconds, shares_words
 from planner.answer.plan_schema import SloResult
 from planner.answer.schema import GOALS
 from planner.economics.money import offer_words
@@ -151,10 +151,8 @@ def _machine(plan: NetworkPlan) -> Iterator[Line]:
     memory = plan.memory
     peak = f"{gigabytes(memory.peak_bytes)} of {gigabytes(memory.device_bytes)} at the largest batch"
     yield "Memory", f"{peak}, up to {gigabytes(memory.peak_at_confidence_bytes)} at the confidence"
-    total = sum(stage.total_s for stage in plan.stages)
-    shares = ", ".join(
-        f"{stage.name} {percent(stage.total_s / total)}" for stage in sorted(plan.stages, key=lambda s: -s.total_s)[:4]
-    )
+    stages = sorted(plan.stages, key=lambda stage: -stage.total_s)
+    shares = shares_words({stage.name: stage.total_s for stage in stages}, 4)
     metrics = plan.metrics
     yield (
         "Time",
@@ -192,10 +190,13 @@ def difference_words(best: NetworkPlan, other: NetworkPlan, unit: str) -> str:
 
 
 def _search(answer: NetworkAnswer) -> Line:
-    search = answer.search
+    search, refusal, more = answer.search, answer.infeasible, ""
+    if refusal is not None and refusal.n_searches:
+        searches = f"{refusal.n_searches} {'search' if refusal.n_searches == 1 else 'searches'}"
+        more = f"{searches} for what would meet it, with {counted(refusal.n_jobs, 'job')}; "
     return "Search", (
         f"{counted(search.n_space, 'candidate')}: {search.n_bounded_out} ruled out by bounds, {search.n_simulated} "
-        f"simulated with {counted(search.n_requests, 'job')}; {search.method}; {search.seconds:.1f} s"
+        f"simulated with {counted(search.n_requests, 'job')}; {search.method}; {more}{search.seconds:.1f} s"
     )
 
 

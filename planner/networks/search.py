@@ -22,6 +22,31 @@ from planner.search.study import CandidateStudy, Params, SearchSettings, storage
 
 Progress = Callable[[int, int], None]  # (done, planned)
 
+
+@dataclass(slots=True)
+class SearchesProgress:
+    """The progress of several searches, one after the other, as that of a single one.
+
+    Attributes:
+        report: Called with the candidates so far and those that are planned, over all searches; None for no report.
+        n_earlier: Candidates of the searches that have ended.
+    """
+
+    report: Progress | None = None
+    n_earlier: int = 0
+    _done: int = 0
+
+    def __call__(self, done: int, planned: int) -> None:
+        """Report the candidates of the present search."""
+        self._done = done
+        if self.report is not None:
+            self.report(self.n_earlier + done, self.n_earlier + planned)
+
+    def end_search(self) -> None:
+        """Count the candidates of the present search as those of an earlier one."""
+        self.n_earlier, self._done = self.n_earlier + self._done, 0
+
+
 Confirm = Callable[[NetworkOutcome], NetworkOutcome]
 
 #: Trials after which the sampler proposes candidates, as a share of all trials; before, they come in order of bounds.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from catalogs.deployments.networks import is_network
-from catalogs.errors import InputError, nearest_name
+from catalogs.errors import InputError, nearest_key, nearest_name
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.request import PlanRequest
 from planner.problem.request_keys import FRONT_KEYS
@@ -119,7 +119,8 @@ def front_request(keys: dict[str, Any], axes: tuple[ParetoAxis, ...]) -> tuple[P
         )
     for name in keys:
         if name not in FRONT_KEYS:
-            raise InputError("plan front has no such key", name, nearest_name(name, FRONT_KEYS))
+            near = nearest_key(name, FRONT_KEYS)
+            raise InputError("plan front has no such key", name, near, None if near else "docs/scenarios.md names them")
     limits = parse_slos([keys["slo"]] if isinstance(keys["slo"], str) else keys["slo"]) if keys.get("slo") else ()
     given = keys | {"slo": observed_slos(axes, limits), "objective": simulated_objective(axes)}
     return request_of_keys(given), limits

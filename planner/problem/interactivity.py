@@ -20,7 +20,7 @@ INTERACTIVITY: Final = "interactivity"
 _RATE = re.compile(r"(\d+\.?\d*|\.\d+)\s*(tok(ens)?/s|/s)?")
 
 #: Rates beyond which an objective is a mistake, tokens per second.
-_MOST_PER_S: Final = 1e6
+_LEAST_PER_S, _MOST_PER_S = 1e-4, 1e6
 
 
 def tpot_limit_s(limit: str) -> float:
@@ -31,8 +31,11 @@ def tpot_limit_s(limit: str) -> float:
     """
     match = _RATE.fullmatch(limit.strip().lower())
     rate = float(match[1]) if match else 0.0
-    if not 0 < rate <= _MOST_PER_S:
+    if rate <= 0:
         raise InputError("interactivity is a number of output tokens per second above zero", limit, "30")
+    if not _LEAST_PER_S <= rate <= _MOST_PER_S:
+        rule = f"interactivity is from {_LEAST_PER_S:g} to {_MOST_PER_S:,.0f} output tokens per second"
+        raise InputError(rule, limit, f"{_LEAST_PER_S:g}" if rate < _LEAST_PER_S else f"{_MOST_PER_S:.0f}")
     return 1.0 / rate
 
 

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, WithJsonSchema
 
 from catalogs.errors import InputError, nearest_name
+from catalogs.io.yaml_files import nearest_choice, number_hint
 from catalogs.ui.words import exact_duration, parse_duration
 from catalogs.workloads.limits import MOST_COUNT, MOST_PLANNED_PER_S
+from planner.problem.request_keys import request_keys
 
 #: Headings under which `plan --help` and `plan keys` group the keys.
 LOAD: Final = "Load"
@@ -133,9 +135,12 @@ class _WrongValue(InputError):
         fault: The text that follows the key in the message.
     """
 
-    def __init__(self, key: str, fault: str, value: object, nearest: str | None = None) -> None:
+    def __init__(
+        self, key: str, fault: str, value: object, nearest: str | None = None, hint: str | None = None
+    ) -> None:
         self.key, self.fault = key, fault
-        super().__init__(f"{key}{fault}", value, nearest)
+        option = _option_of(key)
+        super().__init__(f"{key}{f' ({option})' if option else ''}{fault}", value, nearest, hint)
 
 
 def input_error(model: type[BaseModel], error: ValidationError, file: str = "") -> InputError:
@@ -153,7 +158,7 @@ def _first_fault(model: type[BaseModel], error: ValidationError, whole: str) -> 
     key = ".".join(map(str, first["loc"]))
     ours = first.get("ctx", {}).get("error")
     if isinstance(ours, _WrongValue):
-        return _WrongValue(f"{key}.{ours.key}", ours.fault, ours.value, ours.nearest)
+        return _WrongValue(f"{key}.{ours.key}", ours.fault, ours.value, ours.nearest, ours.hint)
     if isinstance(ours, InputError):
         return ours
     if first["type"] == "extra_forbidden":
@@ -166,8 +171,28 @@ def _first_fault(model: type[BaseModel], error: ValidationError, whole: str) -> 
             return _WrongValue(key, " must be a number", first["input"], _usual_number(model, key))
         most = f"{first['ctx']['le']:,.0f}"
         return _WrongValue(key, f" must be at most {most}", first["input"], most.replace(",", ""))
-    given = first["input"] if isinstance(first["input"], str | int | float) else type(first["input"]).__name__
-    return _WrongValue(key, f": {first['msg'][:1].lower()}{first['msg'][1:]}", given)
+    given = first["input"] if isinstance(first["input"], str | int | float) else _type_words(first["input"])
+    rule = _RULES.get(first["type"], first["msg"])
+    fault = f": {rule[:1].lower()}{rule[1:]}"
+    return _WrongValue(key, fault, given, nearest_choice(first), number_hint(first))
+
+
+def _type_words(value: object) -> str:
+    """Return the type of a value of a file in words."""
+    return "a list" if isinstance(value, list) else "a mapping" if isinstance(value, dict) else type(value).__name__
+
+
+#: What is said of faults whose message at pydantic names a class of Python.
+_RULES: Final = {
+    "tuple_type": "input should be a text, or a list of texts",
+    "is_instance_of": "input has no form that this key takes; `plan keys` describes it",
+}
+
+
+def _option_of(key: str) -> str | None:
+    """Return the option that sets a key, if its name is another than that of the key (`--price`)."""
+    option = request_keys()[key].option if key in request_keys() else None
+    return None if option is None or option == f"--{key.replace('_', '-')}" else option
 
 
 def _usual_number(model: type[BaseModel], key: str) -> str:

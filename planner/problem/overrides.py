@@ -6,12 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from catalogs.deployments.key_texts import parse_settings
+from catalogs.deployments.key_texts import parse_settings, unknown_key
 from catalogs.deployments.layout import Layout
 from catalogs.deployments.schema import Deployment
-from catalogs.errors import InputError, nearest_name
+from catalogs.errors import InputError
 from catalogs.io.yaml_files import validate_as
 from planner.problem.candidate import DeploymentOverrides
+from planner.problem.request_keys import request_keys
 
 #: Keys that follow from others or have their own option, and what to use instead.
 WHATIF_ELSEWHERE: Final = {
@@ -34,6 +35,8 @@ PLAN_ELSEWHERE: Final = {
     "faults": "plan spares",
     "retries": "plan spares",
 }
+
+_PLAN: Final = "`plan` makes a new plan with it"
 
 #: Keys that the search chooses; if one is fixed, the search still chooses the others.
 LAYOUT_KEYS: Final = tuple(f.name for f in fields(Layout))
@@ -60,9 +63,12 @@ def check_key(key: str, elsewhere: Mapping[str, str]) -> None:
     Raises:
         InputError: deployment.yaml has no such key, or the key is set in another way (see `elsewhere`).
     """
-    if key not in Deployment.model_fields or key in elsewhere:
-        near = elsewhere.get(key) or nearest_name(key, settable(elsewhere)) or "kv_dtype"
-        raise InputError("--set does not accept this key of deployment.yaml", key, near)
+    if key in elsewhere:
+        raise InputError("this key of deployment.yaml is not set here", key, elsewhere[key])
+    if key not in Deployment.model_fields:
+        if key in {name.partition(".")[0] for name in request_keys()}:
+            raise InputError("keys of deployment.yaml are set here, and this one is of a request", key, hint=_PLAN)
+        raise unknown_key("deployment.yaml has no such key", key, settable(elsewhere))
 
 
 def settable(elsewhere: Collection[str]) -> list[str]:
@@ -85,7 +91,7 @@ class Overrides:
         """
         for key in values:
             check_key(key, PLAN_ELSEWHERE)
-        written = validate_as(Deployment, {"model": "", "hardware": "", **values}, "fixed")
+        written = validate_as(Deployment, {"model": "", "hardware": "", **values}, "a key of deployment.yaml")
         if written.encoder_pool is not None and "hardware" in written.encoder_pool.encode:
             rule = "plan places the encoder pool on the hardware of the other replicas"
             raise InputError(rule, "encoder_pool.encode.hardware", "simulate DEPLOYMENT.yaml")

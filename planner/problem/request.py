@@ -372,6 +372,9 @@ class PlanRequest(RequestModel):
         need_one_of("an objective", self.objective, OBJECTIVES)
         engine_family(self.engine)  # refuses an engine that has no start command
         check_certainty(self.confidence, self.seed)
+        rule = "agents are simulated with every replica running, so --survive and --agents exclude each other"
+        both = self.agents is not None and bool(self.spare)
+        refuse_if(both, rule, f"--survive {self.spare.text}", "--agents without --survive")
         self.demand  # noqa: B018 - refuses an invalid load
         for name, tokens in (("input_tokens", self.input_tokens), ("output_tokens", self.output_tokens)):
             refuse_if(tokens is not None and tokens < 1, f"{name} must be a whole number of at least 1", tokens, "1")
@@ -388,7 +391,9 @@ class PlanRequest(RequestModel):
             return
         refuse_if(self.agents < 1, "agents must be a whole number of at least 1", self.agents, "1")
         rule = "agents are a load of their own, without a rate, users and a load over time"
-        refuse_if(self.demand.given or self.over_time, rule, f"agents: {self.agents}", "--agents without --rate")
+        loads = {"--rate": self.requests_per_s, "--users": self.users, "--trace": self.over_time or None}
+        other = next((option for option, value in loads.items() if value is not None), "")
+        refuse_if(bool(other), rule, f"--agents {self.agents} and {other}", f"--agents without {other}")
 
     def _check_space(self) -> None:
         for kind in self.extensions:

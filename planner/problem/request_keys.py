@@ -1,7 +1,7 @@
 """The keys of a request from its JSON Schema, used by command lines, scenario files and `plan keys`.
 
-The schema is generated from `PlanRequest` (`python -m planner.problem.request_keys` writes it) and read from its file,
-because importing the model takes longer than `plan --help` may.
+The schema is generated from `PlanRequest` (`python tools/write_schemas.py` writes it) and read from its file, because
+importing the model takes longer than `plan --help` may.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 SCHEMA_FILE: Final = Path(__file__).resolve().parent.parent / "schemas" / "request.schema.json"
 
-#: The schema of a request for a network (planner/networks/request.py); `python tools/write_schemas.py` writes it.
+#: The schema of a request for a network (planner/networks/request.py), which the same command writes.
 NETWORK_SCHEMA_FILE: Final = SCHEMA_FILE.with_name("network_request.schema.json")
 
 #: The keys that `plan front` takes; it has no users, no load over time, and no replica failures.
@@ -110,17 +110,3 @@ def _keys(schema: dict[str, Any], parts: dict[str, Any], prefix: str) -> Iterato
             value_of=shown.get("value_of"),
             run_only=field.get("x-of-run", False),
         )
-
-
-def schema_text() -> str:
-    """Return the JSON Schema of a request, generated from the model."""
-    from planner.problem.request import PlanRequest
-
-    found = PlanRequest.model_json_schema(by_alias=True)
-    return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **found}, indent=2) + "\n"
-
-
-if __name__ == "__main__":
-    from catalogs.io.output_files import write_atomically
-
-    write_atomically(SCHEMA_FILE, [schema_text()])

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 import yaml
 
 from catalogs.deployments.key_texts import parse_value
-from catalogs.errors import InputError, nearest_name
+from catalogs.errors import InputError, nearest_key
 from catalogs.io.json_files import read_json
 from catalogs.io.yaml_files import read_typed_yaml
 from catalogs.ui.shared_options import DEFAULT_WORKLOAD
@@ -95,7 +95,13 @@ def read_scenario(path: Path) -> dict[str, Any]:
     Raises:
         InputError: The file cannot be read or has an unknown key.
     """
-    return scenario_keys(_read(path), str(path))
+    found = _read(path)
+    if "schema_version" in found:
+        rule = "this file is a result, and a scenario holds the keys of a request"
+        raise InputError(
+            rule, str(path), hint="`plan explain` and `plan report` read answers; their request is a scenario"
+        )
+    return scenario_keys(found, str(path))
 
 
 def scenario_keys(scenario: Values, where: str) -> dict[str, Any]:
@@ -215,6 +221,8 @@ def _set(found: dict[str, Any], name: str, value: object, once: bool) -> None:
 
 def _unknown(name: str, where: str) -> InputError:
     """Return the error for an unknown key, which names the key that was probably meant."""
+    if name in PLAN_ELSEWHERE:
+        return InputError(f"{where}: this key of deployment.yaml is not one of a request", name, PLAN_ELSEWHERE[name])
     nearest = _nearest(name)
     hint = None if nearest else "`plan keys` lists the keys of a request"
     return InputError(f"{where}: neither a request nor deployment.yaml has this key", name, nearest, hint)
@@ -229,8 +237,11 @@ def _nearest(name: str) -> str | None:
     if name in settable(PLAN_ELSEWHERE):
         return f"{_FIXED}.{name}"
     by_end = {key.name.rpartition(".")[2]: key.name for key in keys}
-    near = nearest_name(name, [*plan_keys(), *settable(PLAN_ELSEWHERE)], 0.7)
-    return near or by_end.get(nearest_name(name.rpartition(".")[2], by_end) or "")
+    end = name.rpartition(".")[2]
+    if end in by_end:
+        return by_end[end]
+    near = nearest_key(name.replace(":", "."), [*plan_keys(), *_groups(), *settable(PLAN_ELSEWHERE)])
+    return near or by_end.get(nearest_key(end, by_end) or "")
 
 
 def known_keys(block: Mapping[str, Any]) -> dict[str, Any]:

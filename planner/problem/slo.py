@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -28,8 +29,19 @@ UNIT_S: Final[dict[str, float]] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0
 #: The least limit in seconds, far below any step of an engine. Margins of smaller limits would have hundreds of digits.
 LEAST_LIMIT_S: Final = 1e-6
 
+#: The greatest limit in seconds, a day. No request, session or job that anyone waits for takes longer.
+MOST_LIMIT_S: Final = 86400.0
+
 #: Other spellings of units, for error messages.
-_UNITS_AS_WRITTEN: Final = {"": "s", "sec": "s", "µs": "us", "m": "min", "mins": "min", "minutes": "min", "hours": "h"}
+_UNITS_AS_WRITTEN: Final = {
+    **dict.fromkeys(("", "sec", "secs", "second", "seconds"), "s"),
+    **dict.fromkeys(("msec", "msecs", "millis", "milliseconds"), "ms"),
+    **dict.fromkeys(("µs", "μs", "usec", "micros", "microseconds"), "us"),
+    **dict.fromkeys(("m", "mins", "minute", "minutes"), "min"),
+    **dict.fromkeys(("hr", "hrs", "hour", "hours"), "h"),
+}
+
+_DAYS: Final = ("d", "day", "days")
 
 #: A limit without a unit from this number on is taken for milliseconds in error messages.
 _LEAST_LIKELY_MS: Final = 20.0
@@ -61,6 +73,12 @@ _OPEN = re.compile(r"\[[^\[\]]*(?=\[|\Z)")
 
 #: The statistic after a condition.
 _STATISTIC = re.compile(r"\.(?:mean|p\d{1,2}(?:\.\d+)?)\s*=", re.IGNORECASE)
+
+#: A metric, a statistic and a limit, with any signs between them.
+_PARTS = re.compile(r"([a-z0-9_]*?)[\s.:_/-]*(mean|p\d{1,2}(?:\.\d+)?)\s*[<>=:\s]+\s*(\S+\s?[a-z]*)", re.IGNORECASE)
+
+#: What follows a comma in a limit that is written with a decimal comma.
+_AFTER_COMMA = re.compile(r"\d+\s*[a-z]+", re.IGNORECASE)
 
 _LIMIT = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s]*)")
 
@@ -157,9 +175,9 @@ def seconds_text(value_s: float) -> str:
 
 
 def rounded_up(limit_s: float) -> float:
-    """Return a limit in seconds, rounded up to two digits."""
+    """Return a limit in seconds, rounded up to two digits; at most the greatest limit that an objective may have."""
     digit = 10.0 ** (math.floor(math.log10(limit_s)) - 1)
-    return float(f"{math.ceil(limit_s / digit) * digit:.3g}")
+    return min(float(f"{math.ceil(limit_s / digit) * digit:.3g}"), MOST_LIMIT_S)
 
 
 def _seconds_of(number: float, unit: str) -> float:
@@ -181,6 +199,10 @@ def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
     for text in given:
         _need_closed(text)
     parts = [part for text in given for part in split_slos(text)]
+    for before, part in pairwise(parts):
+        if _AFTER_COMMA.fullmatch(part) and before[-1:].isdigit():
+            rule = "a limit has a decimal point, and commas separate objectives"
+            raise InputError(rule, f"{before},{part}", f"{before}.{part}")
     if not parts:
         raise InputError("an SLO is needed, written METRIC.STAT=LIMIT", None, "ttft.p99=2s")
     slos = tuple(parse_slo(part) for part in parts)
@@ -206,7 +228,9 @@ def parse_slo(text: str) -> Slo:
     written, condition = _taken_apart(text)
     name, equals, limit = (part.strip() for part in written.partition("="))
     if not equals:
-        raise InputError("an SLO is written METRIC.STAT=LIMIT", text, "ttft.p99=2s")
+        raise InputError("an SLO is written METRIC.STAT=LIMIT", text, _as_objective(written) or "ttft.p99=2s")
+    if "=" in limit:
+        raise InputError("an SLO has one =, and commas separate several", text, _separated(written))
     metric, dot, stat = name.lower().partition(".")
     if not dot and metric in (*LATENCY_METRICS, INTERACTIVITY):
         where = "" if condition is None else text[text.index("[") : text.index("]") + 1]
@@ -220,7 +244,43 @@ def parse_slo(text: str) -> Slo:
     need_one_of("an SLO metric", metric, (*LATENCY_METRICS, INTERACTIVITY))
     if condition is not None:
         metric = LATENCY_METRICS[metric].where(condition).name
-    return Slo(metric, _stat(stat), tpot_limit_s(limit) if is_rate else _limit_s(limit), given, is_rate)
+    if not is_rate and limit.lower().endswith("/s"):
+        number = _LIMIT.match(limit)
+        nearest = f"{INTERACTIVITY}.{_stat(stat)}={number[1].lstrip('+-') if number else '30'}"
+        raise InputError(f"tokens per second are a limit of {INTERACTIVITY}", text, nearest)
+    try:
+        stat = _stat(stat)
+    except InputError as error:
+        meant = None if condition is not None else _as_objective(written)
+        raise InputError(error.rule, error.value, meant or error.nearest) from None
+    return Slo(metric, stat, tpot_limit_s(limit) if is_rate else _limit_s(limit), given, is_rate)
+
+
+def _as_objective(text: str) -> str | None:
+    """Return the objective that a text writes with other signs ("ttft p99 <= 2s"); None for any other text."""
+    found = _PARTS.fullmatch(text.strip())
+    if found is None:
+        return None
+    metric, stat, limit = found[1].lower(), found[2].lower(), found[3].replace(" ", "")
+    nearest = f"{metric}.{stat}={limit}" if metric else f"{DEFAULT_METRIC}.{stat}={limit}"
+    return nearest if nearest != text and _is_valid(nearest) else None
+
+
+def _separated(text: str) -> str:
+    """Return objectives with commas between them; of a text that is none with commas either, an example."""
+    parts = list(filter(None, re.split(r"[;&|\s]+", text)))
+    nearest = ",".join(parts)
+    if len(parts) > 1 and _is_valid(nearest):
+        return nearest
+    return _as_objective(text) or "ttft.p99=2s,tpot.p99=50ms"
+
+
+def _is_valid(text: str) -> bool:
+    """Return whether a text of usual length is one objective or several."""
+    try:
+        return len(text) <= LONGEST_VALUE and bool(parse_slos([text]))
+    except InputError:
+        return False
 
 
 def unclosed(text: str) -> bool:
@@ -237,12 +297,8 @@ def _need_closed(text: str) -> None:
     if not unclosed(text):
         return
     nearest = _OPEN.sub(lambda found: _closed(found[0]), text)
-    try:
-        is_valid = len(nearest) <= LONGEST_VALUE and bool(parse_slos([nearest]))
-    except InputError:
-        is_valid = False
     rule = "the bracket of a condition is not closed: ] is missing"
-    raise InputError(rule, text, nearest if is_valid else "e2e[in<1k,out<256].p99=5s")
+    raise InputError(rule, text, nearest if _is_valid(nearest) else "e2e[in<1k,out<256].p99=5s")
 
 
 def _closed(condition: str) -> str:
@@ -297,6 +353,9 @@ def _limit_s(text: str) -> float:
         raise InputError("an SLO limit is a number with a unit: us, ms, s, min or h", text, "2s")
     number, unit = match[1], match[2].lower()
     if unit not in UNIT_S:
+        if unit in _DAYS:
+            hours = min(max(abs(float(number)), 1e-3) * 24, MOST_LIMIT_S / UNIT_S["h"])
+            raise InputError("an SLO limit has the unit us, ms, s, min or h", text, f"{hours:g}h")
         near = _UNITS_AS_WRITTEN.get(unit) or nearest_name(unit, UNIT_S) or "s"
         if not unit and abs(float(number)) >= _LEAST_LIKELY_MS:
             near = "ms"
@@ -306,6 +365,8 @@ def _limit_s(text: str) -> float:
         raise InputError("an SLO limit is a time above zero", text, f"{_above_zero(number)}{unit}")
     if value_s < LEAST_LIMIT_S:
         raise InputError("an SLO limit is at least 1us: no step of an engine is shorter", text, "1us")
+    if value_s > MOST_LIMIT_S:
+        raise InputError("an SLO limit is at most 24h", text, "24h")
     return value_s
 
 

@@ -193,7 +193,7 @@ def _option_words(option: ReplicaOption, cheapest: str | None, level: float) -> 
     money = "" if option.usd_per_day is None else f", ${option.usd_per_day:,.0f} per day"
     energy = "energy unknown" if option.kwh_per_day is None else f"{option.kwh_per_day:,.3g} kWh"
     span = level_words(level, f"{percent(option.windows_met_ci_low)} to {percent(option.windows_met_ci_high)}")
-    verdict = "" if option.holds else "MISSED at the required confidence; "
+    verdict = "" if option.holds else "missed at the required confidence; "
     met = f"{verdict}met in {percent(option.windows_met)} of {option.n_windows} windows ({span})"
     best = ", the cheapest that meets them" if option.name == cheapest else ""
     return f"{_OPTION_NAMES[option.name]}: {count}, {hours}{money}, {energy}: objectives {met}{best}"

@@ -169,7 +169,7 @@ class PowerLimitsSection(Section[PowerLimits]):
                 text = f"{row.cap_w:g} W: {row.note}"
             else:
                 text = f"{row.words}: {', '.join(f'{name.lower()} {value}' for name, value in row.figures.items())}"
-                text += "" if row.met else "; objectives MISSED at the planned rate"
+                text += "" if row.met else "; misses the objectives at the planned rate"
             yield "" if number else "Power cap", text
         yield "", _provenance_words(block)
 
@@ -185,7 +185,7 @@ class PowerLimitsSection(Section[PowerLimits]):
             f"the {block.accelerator}'s own limit is {block.own_limit_w:g} W). {provenance[0].upper()}{provenance[1:]}."
         )
         head = ("Limit", *measured[0].figures, "Meets objectives")
-        rows = [(row.words, *row.figures.values(), "yes" if row.met else "NO") for row in measured]
+        rows = [(row.words, *row.figures.values(), "yes" if row.met else "no") for row in measured]
         yield table(head, rows, "Energy at the servers, including hosts.")
         yield from (note(f"{row.cap_w:g} W: {row.note}.") for row in block.rows if isinstance(row, UnusableLimit))
         if len(measured) > 1:

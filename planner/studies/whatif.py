@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from catalogs.deployments.key_texts import with_keys
 from catalogs.deployments.schema import Deployment
-from catalogs.errors import InputError
+from catalogs.errors import InputError, nearest_number
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.io.json_block import JsonBlock
 from catalogs.io.yaml_files import validate_as
 from catalogs.ui.words import counted, digits, human_s, sure_percent
+from catalogs.workloads.limits import MOST_PLANNED_PER_S, check_rate
 from planner.answer.confirmed_rates import BEST, OTHER, SeedBudget
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
@@ -75,8 +77,22 @@ def parse_rate(text: str, planned: float) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise InputError("a rate must be requests per second or a factor on the planned rate", text, "x2")
-    return value
+        rule = "a rate must be requests per second or a factor on the planned rate"
+        raise InputError(rule, text, _nearest_rate(text))
+    return check_rate(value, "a rate", MOST_PLANNED_PER_S)
+
+
+def _nearest_rate(text: str) -> str:
+    """Return the factor that a change in per cent (+20%) or a number with an x behind it means, or a number."""
+    change = re.fullmatch(r"\s*([+-])\s*(\d{1,4}(?:\.\d+)?)\s*%\s*", text)
+    factor = 1 + float(change[1] + change[2]) / 100 if change else 0.0
+    if factor > 0:
+        return f"x{factor:g}"
+    behind = re.fullmatch(r"\s*(\d{1,9}(?:\.\d+)?)\s*[xX]\s*", text)
+    if behind and float(behind[1]) > 0:
+        return f"x{behind[1]}"
+    number = nearest_number(text, is_whole=False)
+    return number if number is not None and float(number) > 0 else "x2"
 
 
 def what_if(answer: Answer, plan: Plan, changes: Changes) -> WhatIf:

@@ -205,7 +205,7 @@ def edges(run: Run, step_s: float) -> FloatArray:
     low, high = floor(first_s / step_s), max(ceil(last_s / step_s), floor(first_s / step_s) + 1)
     n = (high - low) * (len(run.replicas) + 1)
     if n > MOST_ROWS:
-        rule = f"a time series has at most {MOST_ROWS:,} rows, and this one would have {n:,}"
+        rule = f"a time series has at most {MOST_ROWS:,} rows, and this one would have {n:.3g}"
         raise InputError(rule, step_s, f"{step_s * n / MOST_ROWS:.3g} s")
     return np.arange(low, high + 1, dtype=np.float64) * step_s
 
@@ -242,6 +242,6 @@ def check_time_series(path: Path, step_s: float) -> None:
         InputError: The ending is no known format, or the step is not positive and finite.
     """
     if path.suffix not in (".parquet", ".csv"):
-        raise InputError("a time series must be a .parquet or .csv file", str(path), f"{path.stem or 'series'}.parquet")
+        raise InputError("a time series must be a .parquet or .csv file", str(path), str(path.with_suffix(".parquet")))
     if not 0.0 < step_s < inf:
         raise InputError("a time series needs a finite step above 0 s", step_s, "1.0")

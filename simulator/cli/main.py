@@ -107,6 +107,9 @@ def simulate(
         return
     if rate is not None:
         check_rate(rate, "--rate")
+        if concurrency is not None:
+            both = f"--concurrency {concurrency}", f"--rate {rate:g}"
+            raise InputError("one of --concurrency and --rate is the load, not both", " ".join(both), " or ".join(both))
     check_targets(json_file, requests_out, chrome_trace, time_series)
     if deployment is not None:
         refuse_command(from_command, hw, settings)
@@ -143,7 +146,7 @@ def simulate(
 
     by_length = complexity or json_file is not None
     views = RequestedOutputs(chrome_trace, trace_window, time_series, time_step, explain, compare, by_length)
-    sent = workload or default_workload(written.model)
+    sent = default_workload(written.model) if workload is None else workload
     source = with_constant_lengths(load_workload(sent), input_tokens, output_tokens)
     source = source if concurrency is None else in_closed_loop(source, concurrency)
     written = with_media(written, sent) if source.sends_media else written

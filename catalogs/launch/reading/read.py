@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from catalogs.deployments.key_texts import parse_settings, with_keys
+from catalogs.deployments.key_texts import parse_settings, unknown_key, with_keys
 from catalogs.deployments.layout import Layout
 from catalogs.deployments.resolve import CatalogLookup, resolve_pools
 from catalogs.deployments.schema import Deployment, deployment_of_keys
@@ -396,5 +396,4 @@ def parse_variables(texts: Sequence[str]) -> dict[str, str]:
 def _check_key(key: str) -> None:
     first = key.partition(".")[0]
     if first not in Deployment.model_fields:
-        nearest = nearest_name(first, Deployment.model_fields)
-        raise InputError("deployment.yaml has no such key", key, nearest or "kv_dtype")
+        raise unknown_key("deployment.yaml has no such key", first, Deployment.model_fields)

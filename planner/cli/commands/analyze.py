@@ -57,7 +57,7 @@ def analyze(
     from planner.cli.screens.analysis import show
     from planner.studies import step_analysis as analysis
 
-    check_targets(json_file, html)
+    check_targets(json_file, html=html)
     if is_network(model):
         of_tokens = {
             "--context": context != CONTEXT,

@@ -46,7 +46,7 @@ def front(
 
     wanted = parse_axes(axes)
     request, limits = front_request(given.keys(), wanted)
-    check_targets(json_file, None, request.search.journal, html)
+    check_targets(json_file, request.search.journal, html=html)
     if html is not None:
         from catalogs.ui.html_page import need_plotly
 

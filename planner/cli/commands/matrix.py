@@ -77,7 +77,7 @@ def matrix(
     from planner.matrix.study import MatrixRun, chosen_cells, run_matrix
     from planner.search.progress import matrix_progress
 
-    check_targets(json_file, html)
+    check_targets(json_file, html=html)
     if html is not None:
         from catalogs.ui.html_page import need_plotly
 

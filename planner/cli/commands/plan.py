@@ -56,7 +56,7 @@ def plan(
     if request.agents is not None:
         plan_of_agents(request, json, html, deployment_out)
         return
-    check_targets(json, deployment_out, request.search.journal, html)
+    check_targets(json, deployment_out, request.search.journal, html=html)
     if html is not None:  # fail before the search, not after it
         from catalogs.ui.html_page import need_plotly
 
@@ -88,7 +88,7 @@ def plan_of_agents(request: PlanRequest, json_to: str | None, html: Path | None,
     """Plan for a number of agents at work, and write the answer to the requested outputs."""
     from catalogs.io.output_files import check_targets, write_atomically
 
-    check_targets(json_to, deployment_out, html)
+    check_targets(json_to, deployment_out, html=html)
     from planner.agents.plan import plan_agents
     from planner.agents.screen import show_agents
     from planner.search.progress import text_progress
@@ -120,7 +120,7 @@ def plan_of_network(keys: dict[str, Any], json_to: str | None, html: Path | None
         from catalogs.ui.html_page import need_plotly
 
         need_plotly()
-    check_targets(json_to, deployment_out, request.search.journal, html)
+    check_targets(json_to, deployment_out, request.search.journal, html=html)
     from planner.networks.plan import plan_network
     from planner.networks.screen import show_network
     from planner.search.progress import candidate_progress

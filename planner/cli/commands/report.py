@@ -34,7 +34,7 @@ def report(
     from planner.report.write import write_report
     from planner.sections.full_answer import read_answer
 
-    check_targets(None, html)
+    check_targets(None, html=html)
     if csv is not None and csv.exists() and not csv.is_dir():
         raise InputError("--csv must be a folder", str(csv), f"{csv}.d")
     of_network = read_network_answer(answer)

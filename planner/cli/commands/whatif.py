@@ -58,7 +58,8 @@ def whatif(
             "nothing is changed", hint="give --rate x2, --hw h200x8, --workload W, --job SIZES or --set KEY=VALUE"
         )
     if (answer is None) == (from_command is None):
-        raise InputError("plan whatif needs an answer or a start command", hint="ANSWER.json or --from-command COMMAND")
+        rule = "plan whatif needs an answer or a start command" + ("" if answer is None else ", not both")
+        raise InputError(rule, hint="ANSWER.json or --from-command COMMAND")
     for_command = {"--command-hw": command_hw, "--command-rate": command_rate, "--slo": slo}
     given = next(((name, value) for name, value in for_command.items() if value is not None), None)
     if from_command is None and given is not None:
@@ -107,8 +108,10 @@ def _of_command(
     settings: list[str],
 ) -> WhatIf:
     """Return the changed deployment of a start command; `given` holds the changed rate and hardware."""
+    from catalogs.errors import InputError
     from catalogs.launch.reading.read import read_command
     from catalogs.ui.terminal import progress_bar
+    from catalogs.workloads.limits import MOST_PLANNED_PER_S, check_rate
     from planner.improve.study import request_for
     from planner.problem.overrides import parse_keys
     from planner.problem.scenario import request_of_keys
@@ -116,6 +119,10 @@ def _of_command(
 
     rate, hw = given
     now = load["rate"]
+    if now is not None:
+        check_rate(now, "--command-rate", MOST_PLANNED_PER_S)
+    elif rate is not None and rate[:1] in ("x", "X"):
+        raise InputError("a factor needs the rate that it multiplies", rate, "--command-rate R, or --rate R")
     per_s = None if rate is None else parse_rate(rate, now if isinstance(now, float) else 0.0)
     changes = Changes(per_s, hw, None, parse_keys(settings))
     with progress_bar("whatif") as progress:

@@ -9,7 +9,7 @@ from typing import Final
 
 from calibration.accuracy.stated_error import in_words
 from catalogs.ui.terminal import LABEL, LEAST_WIDTH, PIPED, Line, labelled_rows, text_table
-from catalogs.ui.words import counted, digits, dollars, kilowatts, percent, seconds
+from catalogs.ui.words import counted, digits, dollars, kilowatts, percent, seconds, shares_words
 from planner.answer.hardware_ranking import HardwareRow
 from planner.answer.plan_schema import CalibrationBlock, CheckpointBlock, Memory, Plan, SloResult, difference_words
 from planner.answer.schema import GOALS, Answer, Refusal, SearchSummary
@@ -241,11 +241,9 @@ def _energy_words(energy: Energy) -> str:
 def _machine_lines(plan: Plan) -> Iterator[Line]:
     if plan.memory is not None:
         yield "Memory", memory_bar(plan.memory)
-    breakdown = {k: v for k, v in (plan.time_breakdown or {}).items() if v > 0}
-    total = sum(breakdown.values())
-    if total:
-        top = sorted(breakdown.items(), key=lambda item: -item[1])[:5]
-        shares = ", ".join(f"{k.replace('_', ' ')} {percent(v / total)}" for k, v in top)
+    breakdown = {k.replace("_", " "): v for k, v in (plan.time_breakdown or {}).items() if v > 0}
+    if breakdown:
+        shares = shares_words(dict(sorted(breakdown.items(), key=lambda item: -item[1])), 5)
         kv, queue = plan.metric("kv_peak_fraction"), plan.latency_s("queue", "mean")
         more = "" if kv is None else f"; peak KV cache utilisation {percent(kv)}"
         more += "" if queue is None else f"; mean queueing time {seconds(queue)}"
@@ -325,5 +323,5 @@ def _missed_words(row: SloResult) -> str:
     if row.met:
         return "met"
     if row.value_at_confidence_s is None:
-        return "missed"
+        return "not met, because the queue grows without limit"
     return f"missed by {percent(row.value_at_confidence_s / row.limit_s - 1)}"

@@ -45,7 +45,7 @@ def show_comparison(c: PlanComparison, names: tuple[str, str]) -> None:
 
 def show_whatif(found: WhatIf) -> None:
     """Print the changes, the figures before and after, and every objective that is missed."""
-    missed = [f"{'MISSED' if i == 0 else '      '}  {line}" for i, line in enumerate(found.breaks)]
+    missed = [f"{'Missed' if i == 0 else '      '}  {line}" for i, line in enumerate(found.breaks)]
     notes = [f"Note: {note}" for note in found.comparison.notes]
     _show_figures(found.comparison, ("planned", "changed"), [*notes, *(missed or ["Every objective is still met."])])
 

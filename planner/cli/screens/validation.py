@@ -30,7 +30,7 @@ def show_runs(found: Sequence[PlanVerification]) -> None:
 
 def show_run(v: PlanVerification) -> None:
     """Print a measured run next to the predictions of its plan."""
-    verdicts = {None: "unknown", True: "met", False: "MISSED"}
+    verdicts = {None: "unknown", True: "met", False: "missed"}
     rows = [_cells(row.expected, human_s(row.measured_s), row.finding, verdicts[row.objective_met]) for row in v.rows]
     summary = f"{v.run.n:,} requests of {v.run.client}, {v.run.source}"
     _print(v.prediction, summary, v.load, ("measured", rows), (*v.notes, run_verdict(v)))
@@ -40,7 +40,7 @@ def show_server(d: Drift) -> None:
     """Print a running server next to the plan's predictions for the server's current rate."""
     rows = []
     for row in d.rows:
-        met = "MISSED" if row.missed else "met" if row.measured_high_s <= (row.expected.limit_s or 0.0) else "undecided"
+        met = "missed" if row.missed else "met" if row.measured_high_s <= (row.expected.limit_s or 0.0) else "undecided"
         rows.append(_cells(row.expected, _bucket(row), row.finding, met))
     summary = f"{d.n_requests:,.0f} requests in {d.seconds:.0f} s; predictions are for the current rate"
     _print(d.prediction, summary, d.load, ("now", rows), (*d.notes, server_verdict(d)))

@@ -172,6 +172,11 @@ def test_more_than_a_node_holds_are_whole_nodes_and_say_so() -> None:
         ("h100x99999999999999999999", "h100x8"),  # too many digits for a count
         ("l4x", "l4x8"),
         ("gb200-nvl72xx4", "gb200-nvl72x72"),
+        ("nvidia-h100", "h100"),
+        ("a100-80g", "a100-80gb"),
+        ("h200x8,h100x8", "h200x8"),
+        ("any,h100", "h100"),
+        ("any", "h100x8"),
     ],
 )
 def test_bad_names_and_counts_name_the_nearest(text: str, nearest: str) -> None:

@@ -142,6 +142,38 @@ def test_a_read_only_file_is_refused_before_long_work() -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+@pytest.mark.parametrize(
+    ("json_target", "html", "nearest"),
+    [
+        (None, "plan.json", "plan.html"),
+        (None, "a.b/page.csv", "a.b/page.html"),
+        ("plan.html", None, "plan.json"),
+        ("plan.yaml", None, "plan.json"),
+    ],
+)
+def test_a_name_that_ends_like_another_format_is_refused(
+    json_target: str | None, html: str | None, nearest: str
+) -> None:
+    with pytest.raises(InputError, match="is that of") as found:
+        check_targets(json_target, html=None if html is None else Path(html))
+    assert found.value.nearest == nearest
+
+
+def test_other_endings_are_allowed(tmp_path: Path) -> None:
+    check_targets(str(tmp_path / "answer"), html=tmp_path / "page.xhtml")
+    check_targets("-", html=tmp_path / "page.HTML")
+    check_targets(None, tmp_path / "deployment.json")
+
+
+def test_a_file_in_the_folder_that_is_named_has_the_ending_of_its_format(tmp_path: Path) -> None:
+    for json_target, html, name in ((str(tmp_path), None, "out.json"), (None, tmp_path, "page.html")):
+        with pytest.raises(InputError, match="it is a folder") as found:
+            check_targets(json_target, html=html)
+        assert found.value.nearest == str(tmp_path / name)
+    with pytest.raises(InputError, match=r"it is a folder.*hint: give the name of a file in it"):
+        check_targets(None, tmp_path)
+
+
 WRITER = """
 import sys
 from pathlib import Path

@@ -33,6 +33,21 @@ def test_a_package_that_is_not_installed_is_one_line(capsys: pytest.CaptureFixtu
     assert "not installed: no_such_package; pip install" in line
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "a command is needed; nearest valid choice: catalog COMMAND"),
+        (["lst"], "there is no such command: got 'lst'; nearest valid choice: list"),
+        (["zzz"], "there is no such command: got 'zzz'; hint: `catalog --help` lists all"),
+    ],
+)
+def test_a_missing_or_misspelled_command_is_one_line(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command("catalog", app, words) == 2
+    assert capsys.readouterr().err == f"catalog: {says}\n"
+
+
 def _raising(error: BaseException) -> object:
     def command(*_: object, **__: object) -> None:
         raise error

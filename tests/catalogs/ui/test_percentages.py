@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalogs.ui.words import percent, sure_percent
+from catalogs.ui.words import percent, shares_words, sure_percent, whole_percents
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("catalogs", "calibration", "simulator", "planner")
@@ -53,6 +53,24 @@ def test_a_confidence_is_never_rounded_up(probability: float, required: int) -> 
         whole = int(text.removesuffix(" %"))
         assert whole <= 100 * probability + 1e-6
         assert (whole >= required) == (probability >= required / 100 - 1e-9)
+
+
+@given(st.lists(st.floats(0, 1e9), min_size=1, max_size=9).filter(lambda parts: sum(parts) > 1e-3))
+def test_whole_percents_of_parts_add_up_to_100(parts: list[float]) -> None:
+    found = whole_percents(parts)
+    whole = [{"under 1 %": 0, "over 99 %": 100}.get(text, int(text.split()[-2])) for text in found]
+    assert sum(whole) == 100
+    for part, n, text in zip(parts, whole, found, strict=True):
+        share = 100 * part / sum(parts)
+        assert abs(n - share) <= 1
+        assert not text.startswith(("under", "over")) or 0 < share < 100
+
+
+def test_named_shares_add_up_to_100() -> None:
+    seconds = {"denoiser_high": 62.4, "denoiser_low": 36.6, "decoder": 0.6, "decoder_first": 0.4}
+    assert shares_words(seconds, 4) == "denoiser_high 62 %, denoiser_low 37 %, decoder 1 %, decoder_first under 1 %"
+    assert shares_words(seconds, 1) == "denoiser_high 62 %, other 38 %"
+    assert shares_words(seconds, 3).endswith("decoder 1 %")  # the rest is under 1 %
 
 
 def test_no_module_formats_percentages_itself() -> None:

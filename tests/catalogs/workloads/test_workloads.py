@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from catalogs.errors import InputError
 from catalogs.workloads.files import parse_workload_file
+from catalogs.workloads.lengths import parse_lengths
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.synthetic import SyntheticWorkload
 from catalogs.workloads.workload import Workload, list_workloads, load_workload
@@ -404,3 +405,22 @@ def test_steady_sessions_have_the_rate_from_the_beginning_to_the_end_of_a_run(ra
     assert span_s == pytest.approx(90)
     if rate * span_s > 4000:  # a run shorter than a session has another rate without this
         assert unsteady.arrival_s[-1] > 2 * 4000 / rate
+
+
+@pytest.mark.parametrize(
+    ("written", "nearest"),
+    [
+        ("fixed:100", "100"),
+        ("constant = 1,000", "1000"),
+        (100.5, "100"),
+        ("lognorml", "lognormal"),
+        ("many", "512"),
+        ({"fixed": 100}, "constant"),
+        ({"normal": {"mean": 100}}, "lognormal"),
+        ({"unifrm": {"low": 1}}, "uniform"),
+    ],
+)
+def test_lengths_in_another_form_are_answered_with_the_usual_one(written: object, nearest: str) -> None:
+    with pytest.raises(InputError) as found:
+        parse_lengths(written, "input_tokens")
+    assert found.value.nearest == nearest

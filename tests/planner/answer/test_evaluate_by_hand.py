@@ -18,7 +18,7 @@ from planner.answer.evaluated_plan import EvaluatedPlan, objective_value, pareto
 from planner.answer.plan_figures import QUANTILES, cdf_of, curve_of, short, steady_metrics
 from planner.economics.money import Energy, Money
 from planner.evaluation.capacity import TOLERANCE
-from planner.evaluation.confidence import allowance_for
+from planner.evaluation.confidence import Confidence, allowance_for
 from planner.evaluation.observation import Load, Observation, RunDetail
 from planner.evaluation.run_sizes import RunSizes
 from planner.evaluation.verdict import judge
@@ -455,7 +455,21 @@ def test_what_ends_the_capacity_is_named() -> None:
     plan = asked.entry(TWO, None, OTHER).plan
     assert plan.limited_by == "queue"
     assert plan.missed_requests_per_s is not None
-    assert plan.limit_words == f"at {plan.missed_requests_per_s:.3g} requests/s the queue grows"
+    assert plan.limit_words == f"at {plan.missed_requests_per_s:.3g} requests/s the queue grows without limit"
+
+
+@pytest.mark.parametrize(
+    ("value_s", "limit"), [(0.39, "ttft.p90"), (0.2, "ttft.p90"), (0.05, "queue"), (None, "ttft.p90")]
+)
+def test_an_objective_far_from_its_limit_at_the_capacity_is_not_what_limits_it(
+    value_s: float | None, limit: str
+) -> None:
+    """The limit is 0.4 s. A rate a little higher is not sure although the latency is short: the queue grows there."""
+    rates = evaluator(KnownPlan()).rates
+    bars = [Confidence(0.04, 0.03, 0.05, 0.91, at_confidence_s=value_s), Confidence(0.1, 0.1, 0.1, 1.0)]
+    assert rates.limit_above("ttft.p90", bars) == limit
+    assert rates.limit_above("tpot.mean", bars) == "tpot.mean"
+    assert rates.limit_above(None, bars) is None
 
 
 @pytest.mark.parametrize("budget", [BEST, OTHER])

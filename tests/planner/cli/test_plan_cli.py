@@ -56,6 +56,13 @@ def but(option: str, value: str) -> list[str]:
         (but("--set", "tariff.cloud=zzz"), "aws"),
         ([*but("--price", "3"), "--set", "tariff.cloud=aws"], "--price or tariff.cloud"),
         ([*but("--json", "a.json"), "--deployment-out", "a.json"], "a different name"),
+        (["/tmp"], "this is a folder: got '/tmp'; nearest valid choice: /tmp/SCENARIO.yaml"),
+        (["frnt"], "nearest valid choice: front"),
+        (["llama3.1-8b"], "plan --model"),
+        (but("--html", "page.json"), "page.html"),
+        (but("--html", "/tmp"), "/tmp/page.html"),
+        (but("--confidence", "90%"), "nearest valid choice: 0.9\n"),
+        (but("--confidence", "high"), "such as 0.9"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(args: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,6 +71,16 @@ def test_bad_input_is_one_line_and_status_2(args: list[str], says: str, capsys: 
     assert out == ""
     assert err.count("\n") == 1
     assert says in err
+
+
+def test_files_of_other_commands_are_no_scenarios(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, text, says in (
+        ("answer.json", '{"schema_version": 1, "request": {}}', "this file is a result"),
+        ("deployment.yaml", "model: llama3.1-8b\nhardware: h100\nreplicas: 2\n", "nearest valid choice: --rate"),
+    ):
+        (tmp_path / name).write_text(text)
+        assert run_command("plan", app, [str(tmp_path / name)]) == 2
+        assert says in capsys.readouterr().err
 
 
 def test_json_on_stdout_is_all_there_is(capsys: pytest.CaptureFixture[str]) -> None:

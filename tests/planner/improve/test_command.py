@@ -31,6 +31,12 @@ def plan(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
         (["improve", *SERVE, "--hw", "h100"], "an SLO is needed"),
         (["improve", *SERVE, "--hw", "h100", "--slo", "p99=2s", "--set", "seqs=1"], "deployment.yaml has no such key"),
         (["whatif", *SERVE, "--command-hw", "h100"], "nothing is changed"),
+        (["whatif", *SERVE, "--command-hw", "h100", "--rate", "x2"], "nearest valid choice: --command-rate R"),
+        (
+            ["whatif", *SERVE, "--command-hw", "h100", "--rate", "2", "--command-rate", "-1"],
+            "--command-rate is a number",
+        ),
+        (["whatif", "a.json", *SERVE, "--rate", "x2"], "an answer or a start command, not both"),
         (["whatif", "a.json", *SERVE, "--rate", "x2"], "needs an answer or a start command"),
         (["whatif", "a.json", "--command-hw", "h100", "--rate", "x2"], "--command-hw belongs to --from-command"),
     ],

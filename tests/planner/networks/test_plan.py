@@ -152,6 +152,22 @@ def test_the_suggested_rate_of_a_refusal_holds() -> None:
     assert plan_network(network_request(keys | {"rate": rate, "tariff.usd_per_hour": 1.0})).feasible
 
 
+def test_the_searches_for_what_would_meet_a_refused_request_are_counted() -> None:
+    """One job alone misses the limit: nothing is simulated but the changes, whose candidates the progress counts."""
+    keys = {"model": "resnet50", "hardware": "l4", "slo": "e2e.p90=0.5ms", "rate": 10, **SMALL}
+    told: list[tuple[int, int]] = []
+    answer = plan_network(network_request(keys), lambda done, planned: told.append((done, planned)))
+    refusal = answer.infeasible
+    assert refusal is not None
+    assert answer.search.n_requests == 0
+    assert refusal.n_searches > 1
+    assert refusal.n_jobs > 0
+    assert [done for done, _ in told] == list(range(1, len(told) + 1))
+    assert all(done <= planned for done, planned in told)
+    line = " ".join(render(answer).partition("Search")[2].split())
+    assert f"{refusal.n_searches} searches for what would meet it, with {refusal.n_jobs:,} jobs" in line
+
+
 @pytest.mark.parametrize("objective", ["energy", "carbon", "throughput", "latency"])
 def test_every_objective_has_an_answer(objective: str) -> None:
     keys = {"model": "resnet50", "hardware": "l4", "slo": "e2e.p90=50ms", "objective": objective, **SMALL}

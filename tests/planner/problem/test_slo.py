@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from fractions import Fraction
 
 import numpy as np
@@ -12,11 +13,22 @@ from hypothesis import strategies as st
 from catalogs.errors import InputError
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.length_condition import LengthCondition
-from planner.problem.slo import LEAST_LIMIT_S, UNIT_S, Slo, parse_slos, rounded_up, seconds_text, statistic_s
+from planner.problem.slo import (
+    LEAST_LIMIT_S,
+    MOST_LIMIT_S,
+    UNIT_S,
+    Slo,
+    parse_slos,
+    rounded_up,
+    seconds_text,
+    statistic_s,
+)
 
 metrics = st.sampled_from(sorted(LATENCY_METRICS))
 stats = st.one_of(st.just("mean"), st.integers(1, 99).map(lambda n: f"p{n}"), st.just("p99.9"))
-limits = st.tuples(st.integers(1, 10**6), st.sampled_from(sorted(UNIT_S)))
+limits = st.sampled_from(sorted(UNIT_S)).flatmap(
+    lambda unit: st.tuples(st.integers(1, min(10**6, round(MOST_LIMIT_S / UNIT_S[unit]))), st.just(unit))
+)
 
 
 @given(metrics, stats, limits)
@@ -26,7 +38,7 @@ def test_what_is_written_is_what_is_meant(metric: str, stat: str, limit: tuple[i
     assert slo.limit_s == float(limit[0] * Fraction(UNIT_S[limit[1]]).limit_denominator(10**6))  # the nearest number
 
 
-@given(metrics, stats, st.floats(1e-6, 1e6))
+@given(metrics, stats, st.floats(1e-6, MOST_LIMIT_S))
 def test_the_full_text_parses_back_to_the_same_objective(metric: str, stat: str, limit_s: float) -> None:
     slo = Slo(metric, stat, limit_s)
     assert parse_slos([slo.text]) == (slo,)
@@ -68,6 +80,54 @@ def test_limits_below_a_microsecond_are_refused(limit: str) -> None:
     with pytest.raises(InputError, match=rf"at least 1us.*got '{limit}'; nearest valid choice: 1us"):
         parse_slos([f"ttft.p99={limit}"])
     assert parse_slos(["ttft.p99=1us"])[0].limit_s == LEAST_LIMIT_S
+
+
+@pytest.mark.parametrize("limit", ["1e300s", "24.1h", "86401s", "1e9min"])
+def test_limits_above_a_day_are_refused(limit: str) -> None:
+    with pytest.raises(InputError, match=rf"at most 24h: got '{limit}'; nearest valid choice: 24h"):
+        parse_slos([f"ttft.p99={limit}"])
+    assert parse_slos(["ttft.p99=24h"])[0].limit_s == MOST_LIMIT_S
+    assert rounded_up(3 * MOST_LIMIT_S) == MOST_LIMIT_S
+
+
+@pytest.mark.parametrize(("rate", "nearest"), [("1e300", "30"), ("0.00001", "0.0001"), ("2000000", "1000000")])
+def test_interactivity_has_a_least_and_a_greatest_rate(rate: str, nearest: str) -> None:
+    with pytest.raises(InputError) as found:
+        parse_slos([f"interactivity.p90={rate}"])
+    assert found.value.nearest == nearest
+
+
+@pytest.mark.parametrize(
+    ("text", "nearest"),
+    [
+        ("ttft.p99<=2s", "ttft.p99=2s"),
+        ("tpot p95 40 ms", "tpot.p95=40ms"),
+        ("e2e:mean=2s", "e2e.mean=2s"),
+        ("ttft_p99=2s", "ttft.p99=2s"),
+        ("p90<2s", "ttft.p90=2s"),
+        ("e2e.p99==2s", "e2e.p99=2s"),
+        ("foo.p99<2s", "ttft.p99=2s"),
+        ("ttft.p99=2s;tpot.p99=30ms", "ttft.p99=2s,tpot.p99=30ms"),
+        ("ttft.p99=2s tpot.p99=30ms", "ttft.p99=2s,tpot.p99=30ms"),
+        ("a=b=c", "ttft.p99=2s,tpot.p99=50ms"),
+        ("ttft.p99=2,5s", "ttft.p99=2.5s"),
+        ("tpot.p99=20tok/s", "interactivity.p99=20"),
+        ("ttft.p99=0.5d", "12h"),
+        ("ttft.p99=3days", "24h"),
+        ("ttft.p99=3msec", "3ms"),
+    ],
+)
+def test_what_was_probably_meant_is_the_nearest_choice(text: str, nearest: str) -> None:
+    with pytest.raises(InputError) as found:
+        parse_slos([text])
+    assert found.value.nearest == nearest
+    assert parse_slos([nearest if "=" in nearest else f"p99={nearest}"])
+
+
+@given(st.text("ptf9.=<>:;, 12smhd[]ine-", max_size=24))
+def test_a_text_is_an_objective_or_refused(text: str) -> None:
+    with suppress(InputError):
+        assert parse_slos([text])
 
 
 sides = st.tuples(st.none() | st.integers(1, 10**6), st.none() | st.integers(2, 10**6))

@@ -134,7 +134,7 @@ def test_a_fleet_that_is_not_sure_enough_is_missed_though_all_windows_meet(tmp_p
 
     assert f"objectives met in 100 % of {sure.n_windows} windows (" in line(sure)
     missed = line(sure.model_copy(update={"holds": False}))
-    assert f"objectives MISSED at the required confidence; met in 100 % of {sure.n_windows} windows (" in missed
+    assert f"objectives missed at the required confidence; met in 100 % of {sure.n_windows} windows (" in missed
 
 
 @pytest.mark.parametrize(("duration_s", "says"), [(86400.0, "  by hour: "), (240.0, "  every 10 s: ")])

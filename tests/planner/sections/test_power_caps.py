@@ -91,7 +91,8 @@ def test_without_a_limit_a_plan_meets_at_its_capacity_what_the_answer_says() -> 
     assert not felt.met
     assert known(felt.capacity_requests_per_s) < 400.0
     missed = [
-        text.endswith("objectives MISSED at the planned rate") for _, text in PowerLimitsSection().screen(block, PLAN)
+        text.endswith("; misses the objectives at the planned rate")
+        for _, text in PowerLimitsSection().screen(block, PLAN)
     ]
     assert missed == [False, True, False]
 

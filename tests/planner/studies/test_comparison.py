@@ -139,6 +139,29 @@ def test_rates_that_are_none(text: str) -> None:
         parse_rate(text, 10.0)
 
 
+@pytest.mark.parametrize(
+    ("text", "nearest"),
+    [
+        ("+20%", "x1.2"),
+        ("-50 %", "x0.5"),
+        ("-100%", "x2"),
+        ("2x", "x2"),
+        ("0.5X", "x0.5"),
+        ("10 rps", "10"),
+        ("0", "x2"),
+    ],
+)
+def test_a_rate_is_answered_with_the_one_that_was_meant(text: str, nearest: str) -> None:
+    with pytest.raises(InputError) as found:
+        parse_rate(text, 10.0)
+    assert found.value.nearest == nearest
+
+
+def test_a_rate_has_a_bound_after_its_factor() -> None:
+    with pytest.raises(InputError, match="at most 100,000,000"):
+        parse_rate("x1e9", 10.0)
+
+
 def test_settings() -> None:
     assert parse_keys(["kv_dtype=fp8", "max_num_seqs = 64", "prefix_caching=false", "lora=null"]) == {
         "kv_dtype": "fp8",

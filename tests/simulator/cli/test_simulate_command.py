@@ -273,6 +273,9 @@ def test_an_unwritable_target_is_bad_input(files: dict[str, Path], capsys: pytes
     [
         (("--requests", 10**12), "at most 10,000,000 requests"),
         (("--rate", 1e-300), "at least 1e-06"),
+        (("--concurrency", 10**11), "clients is at most 1,000,000,000"),
+        (("--workload", ""), "nearest valid choice: azure-conv"),
+        (("--rate", 3, "--concurrency", 10), "nearest valid choice: --concurrency 10 or --rate 3"),
         (("--json", ""), "name"),
         (("--requests-out", ""), "name"),
         (("--requests-out", "-"), "only --json"),
