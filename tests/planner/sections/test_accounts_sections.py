@@ -48,7 +48,7 @@ def test_limits_are_said_with_their_change_and_those_not_kept_with_the_reason() 
     said = words(PowerLimitsSection().page(limits(rows=rows), PLAN))
     assert "+25 %" in said
     assert "−20 %" in said
-    assert said.count(">NO<") == 1
+    assert said.count(">no<") == 1
     assert "100 W: too low" in said
 
 
