@@ -10,7 +10,7 @@ from typing import Final
 
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
-from catalogs.ui.words import percent, rate, seconds
+from catalogs.ui.words import percent, rate, seconds, shares_words
 from planner.answer.candidate_search import distance_of, tester_of
 from planner.answer.confirmed_rates import BEST
 from planner.answer.evaluate import PlanEvaluator
@@ -182,9 +182,8 @@ class Refuser:
         else:
             light = evaluator.detail(candidate, self.plan_evaluator.light_load(candidate))
             parts = {kind.replace("_", " "): share for kind, share in light.time_breakdown.items() if kind != "idle"}
-        total = sum(parts.values()) or 1.0
-        largest = sorted(parts.items(), key=lambda part: -part[1])[:3]
-        shares = ", ".join(f"{name} {percent(part / total)}" for name, part in largest if part > 0)
+        largest = sorted(((name, part) for name, part in parts.items() if part > 0), key=lambda part: -part[1])
+        shares = shares_words(dict(largest), 3) if largest else "no resource"
         return f"at a light load of {rate(light_per_s)} the {metric.words} is spent on: {shares}"
 
     def _load(self, entry: EvaluatedPlan) -> Iterator[Suggestion]:
