@@ -9,8 +9,8 @@ from typing import Final
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.engines.files import unsupported_reason
 from catalogs.errors import InputError, nearest_name
-from catalogs.launch import llama_cpp, sglang, transformers_static, trtllm, vllm
 from catalogs.launch.arguments import Arguments
+from catalogs.launch.writing import llama_cpp, sglang, transformers_static, trtllm, vllm
 
 #: Supported engine families, by the first part of the names in the catalog (`vllm-0.15` is vllm).
 COMMANDS: Final[dict[str, Callable[[ResolvedDeployment], Arguments]]] = {

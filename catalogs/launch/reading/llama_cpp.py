@@ -8,8 +8,8 @@ from typing import Final
 from catalogs.deployments.stages import by_shares
 from catalogs.engines.flags import flag_table
 from catalogs.errors import InputError
+from catalogs.launch.reading.engine_reader import Reading, value_of
 from catalogs.launch.reading.lines import LaunchLine
-from catalogs.launch.reading.reading import Reading, value_of
 from catalogs.launch.reading.words import GivenFlag
 from catalogs.models.catalog import load_model
 from catalogs.models.spec import ModelSpec

@@ -21,12 +21,12 @@ from catalogs.hardware.specs import Hardware
 from catalogs.io.input_files import exists, read_text
 from catalogs.io.yaml_files import parse_documents
 from catalogs.io.yaml_loader import MOST_CHARACTERS
+from catalogs.launch.reading.engine_reader import Reading
 from catalogs.launch.reading.lines import LaunchLine, launch_lines
 from catalogs.launch.reading.llama_cpp import read_llama_cpp
 from catalogs.launch.reading.manifests import manifest_lines
 from catalogs.launch.reading.names import engine_of_version
 from catalogs.launch.reading.notes import WORTH_READING, Note
-from catalogs.launch.reading.reading import Reading
 from catalogs.launch.reading.sglang import read_sglang
 from catalogs.launch.reading.shell import unset_variables
 from catalogs.launch.reading.trtllm import read_trtllm

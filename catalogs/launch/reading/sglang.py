@@ -7,10 +7,10 @@ from typing import Any, Final
 from catalogs.deployments.layout import ALLGATHER_REDUCESCATTER
 from catalogs.engines.flags import flag_table
 from catalogs.errors import InputError
+from catalogs.launch.reading.engine_reader import OTHER_EXCHANGE, Reading, named_file
 from catalogs.launch.reading.lines import LaunchLine
 from catalogs.launch.reading.notes import Note
-from catalogs.launch.reading.reading import OTHER_EXCHANGE, Reading, named_file
-from catalogs.launch.sglang import DEEPEP_MODES, STAGES_VARIABLE, TEXT_BY_DEFAULT
+from catalogs.launch.writing.sglang import DEEPEP_MODES, STAGES_VARIABLE, TEXT_BY_DEFAULT
 from catalogs.models.spec import ModelSpec
 
 #: Algorithms of speculative decoding by the method in deployment.yaml.

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from catalogs.engines.flags import flag_table
 from catalogs.errors import InputError
+from catalogs.launch.reading.engine_reader import OTHER_KERNELS, Reading, merged, named_file
 from catalogs.launch.reading.lines import LaunchLine
 from catalogs.launch.reading.names import DTYPES
-from catalogs.launch.reading.reading import OTHER_KERNELS, Reading, merged, named_file
-from catalogs.launch.trtllm import ATTENTION_BACKENDS, MOE_BACKENDS
+from catalogs.launch.writing.trtllm import ATTENTION_BACKENDS, MOE_BACKENDS
 
 #: Keys of the file that state one key of deployment.yaml (llmapi/llm_args.py).
 _KEYS: Final = {

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from catalogs.engines.flags import flag_table
 from catalogs.errors import InputError
+from catalogs.launch.reading.engine_reader import OTHER_KERNELS, Reading, choice, merged, named_file
 from catalogs.launch.reading.lines import LaunchLine
 from catalogs.launch.reading.notes import Note
-from catalogs.launch.reading.reading import OTHER_KERNELS, Reading, choice, merged, named_file
 from catalogs.launch.reading.words import GivenFlag
-from catalogs.launch.vllm import MARLIN_VARIABLE, MXFP8_VARIABLE, STAGES_VARIABLE
+from catalogs.launch.writing.vllm import MARLIN_VARIABLE, MXFP8_VARIABLE, STAGES_VARIABLE
 from catalogs.models.spec import ModelSpec
 from catalogs.units import GIB
 

@@ -12,7 +12,7 @@ from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import validate_as
-from catalogs.launch.vllm import MXFP8_VARIABLE, vllm_arguments
+from catalogs.launch.writing.vllm import MXFP8_VARIABLE, vllm_arguments
 
 
 def engine_of(model: str = "gpt-oss-120b", hardware: str = "b200x2", **keys: Any) -> Any:

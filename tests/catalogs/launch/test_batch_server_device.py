@@ -6,7 +6,7 @@ import pytest
 
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import deployment_of_keys
-from catalogs.launch.transformers_static import transformers_static_arguments
+from catalogs.launch.writing.transformers_static import transformers_static_arguments
 
 
 @pytest.mark.parametrize(

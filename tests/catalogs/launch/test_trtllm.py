@@ -6,7 +6,7 @@ import pytest
 
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
-from catalogs.launch.trtllm import trtllm_arguments
+from catalogs.launch.writing.trtllm import trtllm_arguments
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment, Multimodal
 from catalogs.errors import InputError
-from catalogs.launch.vllm import vllm_arguments
+from catalogs.launch.writing.vllm import vllm_arguments
 from catalogs.models.catalog import load_model
 from planner.answer.guess import guess_plan
 from planner.answer.schema import Answer

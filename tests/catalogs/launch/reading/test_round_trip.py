@@ -16,7 +16,7 @@ from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from catalogs.launch.command import engine_family, serve_arguments
 from catalogs.launch.reading.read import read_command
-from catalogs.launch.trtllm import CONFIG, config
+from catalogs.launch.writing.trtllm import CONFIG, config
 
 #: Fields that a command does not state, or that only describe others.
 ELSEWHERE = ("notices", "hardware", "model", "engine", "replicas", "settings")

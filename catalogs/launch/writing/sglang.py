@@ -9,7 +9,7 @@ from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.engines.flags import FlagTable, flag_table
 from catalogs.errors import InputError
 from catalogs.launch.arguments import Arguments, own_stage_layers, served_weights
-from catalogs.launch.vllm import shared_flags
+from catalogs.launch.writing.vllm import shared_flags
 
 #: Methods that distribute requests over data-parallel ranks, for which SGLang has names.
 LOAD_BALANCE: Final = ("round_robin", "least_requests", "least_tokens")

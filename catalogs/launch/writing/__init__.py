@@ -1,0 +1,1 @@
+"""The arguments that start each engine for a resolved deployment, one module for each engine."""
