@@ -119,7 +119,9 @@ class InstanceSize:
     usd_per_hour: float
 
 
-def cheapest_cover(sizes: Sequence[InstanceSize], together: int, groups: int) -> tuple[int, ...] | None:
+def cheapest_cover(
+    sizes: Sequence[InstanceSize], together: int, groups: int, most_in_instance: int
+) -> tuple[int, ...] | None:
     """Return how many whole instances of each size hold the groups at the lowest cost; None if none is large enough.
 
     It is the integer covering problem, solved exactly by dynamic programming over the number of groups (Kellerer,
@@ -130,10 +132,11 @@ def cheapest_cover(sizes: Sequence[InstanceSize], together: int, groups: int) ->
         sizes: The instance types on sale at one place.
         together: Accelerators of a group, all of which must be in one instance.
         groups: Number of groups, at least 1.
+        most_in_instance: Most groups that one instance may hold, at least 1.
     """
     # Per size that holds a group: its index, the groups that it holds, and its cost (millionths of a dollar).
     usable = [
-        (i, size.accelerators // together, round(size.usd_per_hour * MICRODOLLARS))
+        (i, min(size.accelerators // together, most_in_instance), round(size.usd_per_hour * MICRODOLLARS))
         for i, size in enumerate(sizes)
         if size.accelerators >= together
     ]

@@ -56,6 +56,8 @@ class RentalNeed:
         together: Accelerators of a group, for example those of a replica, which share the link of an instance.
         groups: Number of groups.
         node: Accelerators of a full node.
+        most_in_instance: Most groups that may share an instance. Where the hardware has several nodes, they are those of
+            one node, since what is on different nodes must not be lost together.
         sliced: Whether the groups are GPUs that the user cuts into slices.
     """
 
@@ -63,6 +65,7 @@ class RentalNeed:
     together: int
     groups: int
     node: int
+    most_in_instance: int
     sliced: bool = False
 
     @property
@@ -75,10 +78,11 @@ class RentalNeed:
         """Return the need for `groups` groups of `together` accelerators; by default, for whole nodes of `hardware`."""
         name, _, profile = hardware.accelerator.name.partition(":")
         if profile:
-            return cls(name, 1, hardware.n_nodes, hardware.node.max_accelerators, sliced=True)
+            return cls(name, 1, hardware.n_nodes, hardware.node.max_accelerators, hardware.n_nodes, sliced=True)
         each = hardware.accelerators_per_node if together is None else together
         count = hardware.n_accelerators // each if groups is None else groups
-        return cls(name, each, count, max(hardware.node.max_accelerators, each))
+        most = max(1, hardware.accelerators_per_node // each) if hardware.n_nodes > 1 else count
+        return cls(name, each, count, max(hardware.node.max_accelerators, each), most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +264,7 @@ def _covered(rows: list[PriceRow], need: RentalNeed, commitment: str) -> Price |
         assert usd is not None
         whole = need.node if row.quoted_per == "accelerator" else 1
         sizes.append(InstanceSize(row.accelerators * whole, usd * whole))
-    counts = cheapest_cover(sizes, need.together, need.groups)
+    counts = cheapest_cover(sizes, need.together, need.groups, need.most_in_instance)
     if counts is None:
         return None
     chosen = [(row, size, n) for row, size, n in zip(rows, sizes, counts, strict=True) if n]

@@ -150,6 +150,14 @@ def test_an_offer_is_of_one_cloud_region_and_commitment(text: str, commitment: s
             assert sum(i.count * i.accelerators for i in price.instances) == groups + price.idle_accelerators
 
 
+def test_nodes_do_not_share_an_instance() -> None:
+    """One node of six accelerators may be one instance of eight; three nodes of two are at least three instances."""
+    for together in (1, 2):
+        apart = known("3*h100x2", together)
+        assert sum(i.count for i in apart.instances) >= 3
+        assert apart.usd_per_hour >= known("h100x6", together).usd_per_hour
+
+
 @pytest.mark.parametrize("name", list_hardware())
 def test_more_accelerators_never_cost_less(name: str) -> None:
     hardware = parse_hardware(name)
