@@ -56,8 +56,8 @@ class RentalNeed:
         together: Accelerators of a group, for example those of a replica, which share the link of an instance.
         groups: Number of groups.
         node: Accelerators of a full node.
-        most_in_instance: Most groups that may share an instance. Where the hardware has several nodes, they are those of
-            one node, since what is on different nodes must not be lost together.
+        most_in_instance: Most groups that may share an instance. Where the hardware has several nodes, they are those
+            of one node, since what is on different nodes must not be lost together.
         sliced: Whether the groups are GPUs that the user cuts into slices.
     """
 
