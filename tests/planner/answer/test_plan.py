@@ -246,7 +246,7 @@ def test_a_step_slower_than_the_limit_is_refused_with_the_step() -> None:
 
 def test_too_high_a_rate_is_refused_with_a_rate_that_holds() -> None:
     """In the shortest runs, a rate that one number of requests meets may be missed with another."""
-    with shortened(400):
+    with shortened(250):
         refusal = overloaded_plan.__wrapped__()["infeasible"]
         assert "45 requests/s" in refusal["binding_constraint"]
         assert refusal["closest"]["capacity_requests_per_s"] < 45
