@@ -19,6 +19,7 @@ import argparse
 import ast
 import copy
 import json
+import re
 import sys
 import time
 from collections import defaultdict
@@ -232,15 +233,18 @@ def read_list(path: Path) -> tuple[Mutant, ...]:
     return found
 
 
-def definitions(root: Path) -> dict[str, list[Definition]]:
-    """Functions of the four packages by name: `function`, `Class.method`.
+def definitions(root: Path, mutants: Sequence[Mutant]) -> dict[str, list[Definition]]:
+    """Functions of the four packages by name, `function` or `Class.method`: all that a mutant may name.
 
     Functions inside functions and declarations of overloads are left out.
     """
     found: dict[str, list[Definition]] = defaultdict(list)
+    wanted = "|".join(sorted({re.escape(mutant.function.rpartition(".")[2]) for mutant in mutants}))
+    has_one = re.compile(rf"\bdef ({wanted})\b")
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
-            for name, node in _functions(ast.parse(path.read_text()).body, ""):
+            text = path.read_text()
+            for name, node in _functions(ast.parse(text).body, "") if has_one.search(text) else ():
                 found[name].append(Definition(path.relative_to(root), package, name, node))
     return found
 
@@ -319,13 +323,13 @@ def check_list(mutants: Sequence[Mutant], known: dict[str, list[Definition]], te
 def listed(only: str) -> list[Mutant]:
     """The mutants of the list whose id contains this. Raises ListError where the list does not fit the tree."""
     mutants = [m for m in read_list(LIST) if only in m.id]
-    check_list(mutants, definitions(ROOT), test_nodes(ROOT))
+    check_list(mutants, definitions(ROOT, mutants), test_nodes(ROOT))
     return mutants
 
 
 def listed_faults(mutants: Sequence[Mutant], tree: Path) -> list[Fault]:
     """Raises ListError where a test fails on the tree as it is."""
-    known, tests = definitions(ROOT), test_nodes(ROOT)
+    known, tests = definitions(ROOT, mutants), test_nodes(ROOT)
     faults = []
     for mutant in mutants:
         definition = defined(mutant, known)
@@ -338,7 +342,7 @@ def listed_faults(mutants: Sequence[Mutant], tree: Path) -> list[Fault]:
 
 
 def print_listed(mutants: Sequence[Mutant]) -> None:
-    known = definitions(ROOT)
+    known = definitions(ROOT, mutants)
     for mutant in mutants:
         print(f"{defined(mutant, known).package:12} {mutant.id:32} {mutant.function}: {mutant.behaviour}")
 

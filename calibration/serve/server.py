@@ -124,6 +124,8 @@ class EngineServer:
         if process is None:
             return
         for sign, grace_s in ((signal.SIGINT, GRACE_S), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
+            if sign == signal.SIGINT and _ignores(process.pid, sign):
+                continue
             _signal_all(process.pid, sign)
             if _gone(process, grace_s):
                 return
@@ -181,6 +183,15 @@ def _signal_all(leader: int, sign: signal.Signals) -> None:
     for pid in [leader] if sign == signal.SIGINT else _session(leader):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, sign)
+
+
+def _ignores(pid: int, sign: signal.Signals) -> bool:
+    """Return whether a process ignores a signal: what a shell starts in the background ignores SIGINT, children too."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("SigIgn:"):
+                return bool(int(line.split()[1], 16) >> (sign - 1) & 1)
+    return False
 
 
 def _gone(process: subprocess.Popen[bytes], grace_s: float) -> bool:

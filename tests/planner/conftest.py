@@ -11,9 +11,11 @@ from tests.planner.short_runs import shortened, usual
 
 
 def _length(item: pytest.Item) -> AbstractContextManager[None]:
-    """Return what gives the runs of a test their length: short, unless the test is slow or needs the usual one."""
+    """Return what gives the runs of a test their length: short, unless the test is slow or needs another one."""
     if item.config.getoption("usual_runs") or item.get_closest_marker("usual_runs"):
         return usual()
+    if longer := item.get_closest_marker("runs_of"):
+        return shortened(*longer.args)
     return nullcontext() if item.get_closest_marker("slow") else shortened()
 
 

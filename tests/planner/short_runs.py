@@ -16,7 +16,7 @@ from planner.evaluation.run_sizes import RunSizes
 from planner.studies import binding, sensitivity
 
 #: Requests of the longest runs with few requests in flight.
-MOST_REQUESTS = 200
+MOST_REQUESTS = 100
 
 #: Runs with many requests in flight have up to this many times as many.
 MOST_LONGER = 2

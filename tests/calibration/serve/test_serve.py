@@ -19,7 +19,7 @@ import pytest
 from calibration.profile.machine.contention import ContentionSample, usage
 from calibration.serve import engines
 from calibration.serve.clients import Endpoint, VllmBench, trace_text
-from calibration.serve.server import EngineServer, Launch, free_port
+from calibration.serve.server import GRACE_S, EngineServer, Launch, free_port
 from catalogs.errors import InputError
 from catalogs.workloads.request_set import RequestSet
 from simulator.verify.engines import SHORT_LIMITS
@@ -57,6 +57,17 @@ def test_a_server_is_stopped_with_its_children(tmp_path: Path) -> None:
         pids = server.pids
         assert len(pids) == 2
         server.check_alive()
+    assert not any(_alive(pid) for pid in pids)
+
+
+def test_an_engine_that_ignores_interrupts_is_not_waited_for(tmp_path: Path) -> None:
+    """As engines do whose command was started in the background of a shell."""
+    ignoring = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)" + WITH_CHILD
+    with EngineServer(_launch(ignoring, free_port()), tmp_path / "log") as server:
+        server.start(timeout_s=120.0)
+        pids = server.pids
+        asked = time.monotonic()
+    assert time.monotonic() < asked + GRACE_S
     assert not any(_alive(pid) for pid in pids)
 
 

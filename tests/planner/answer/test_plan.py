@@ -23,8 +23,11 @@ from planner.space.candidates import candidates
 from simulator.analysis.metrics import summarise
 from simulator.cluster.compiled import compile_deployment
 from simulator.cluster.simulate import simulate
+from tests.planner.short_runs import shortened
 
 TIGHT = "ttft.p90=50ms"
+#: One candidate for each layout and precision of the weights.
+LIMITS = Overrides.of({"kv_dtype": "bf16", "max_num_seqs": 256, "max_num_batched_tokens": 2048})
 
 
 def answer_to(model: str, hardware: str, slo: str, **asked: Any) -> dict[str, Any]:
@@ -47,7 +50,7 @@ def no_plan() -> dict[str, Any]:
 
 @cache
 def overloaded_plan() -> dict[str, Any]:
-    return answer_to("llama3.1-8b", "rtx4090", "p90=2s", requests_per_s=45.0, trials=1)
+    return answer_to("llama3.1-8b", "rtx4090", "p90=2s", requests_per_s=45.0, trials=1, fixed=LIMITS)
 
 
 def test_the_answer_has_the_contracts_shape() -> None:
@@ -69,7 +72,7 @@ def test_the_answer_has_the_contracts_shape() -> None:
 
 def test_a_checkpoint_of_a_sibling_is_named_above_the_start_command() -> None:
     """fp8 weights of the base model come from a published checkpoint of the instruction-tuned model."""
-    kwargs: dict[str, Any] = {"precisions": ("fp8",), "trials": 1}
+    kwargs: dict[str, Any] = {"precisions": ("fp8",), "trials": 1, "fixed": LIMITS}
     repository = "nvidia/Llama-3.1-8B-Instruct-FP8"
     base = answer_to("meta-llama/Llama-3.1-8B", "l40s", "p99=2s", **kwargs)
     served = base["best"]["checkpoint"]
@@ -99,11 +102,20 @@ def test_without_a_load_the_figures_are_at_the_capacity() -> None:
     assert best["capacity_requests_per_s"] == best["requests_per_s"]
 
 
-@pytest.mark.parametrize("rate", [9.5, 14.0, 20.0])
-@pytest.mark.parametrize("confidence", [0.5, 0.9])
+@pytest.mark.parametrize(
+    ("rate", "confidence"),
+    [
+        (4.0, 0.5),  # met
+        (4.0, 0.9),  # missed by a little, for the confidence
+        (10.0, 0.9),  # far too much
+        pytest.param(3.5, 0.9, marks=pytest.mark.slow),
+        pytest.param(5.0, 0.9, marks=pytest.mark.slow),
+        pytest.param(10.0, 0.5, marks=pytest.mark.slow),
+    ],
+)
 def test_met_capacity_interval_and_probability_agree_at_every_confidence(rate: float, confidence: float) -> None:
     load: dict[str, Any] = {"workload": "azure-conv", "requests_per_s": rate, "confidence": confidence}
-    answer = answer_to("llama3.1-8b", "l40sx2", "ttft.p99=2s", **load, precisions=("fp8",), trials=8)
+    answer = answer_to("llama3.1-8b", "l40s", "ttft.p99=2s", **load, precisions=("fp8",), trials=1, fixed=LIMITS)
     plan = answer["best"] if answer["feasible"] else answer["infeasible"]["closest"]
     (row,), capacity = plan["slo"], plan["capacity_requests_per_s"]
     assert answer["request"]["confidence"] == confidence
@@ -115,10 +127,10 @@ def test_met_capacity_interval_and_probability_agree_at_every_confidence(rate: f
     )
 
 
-@pytest.mark.usual_runs
+@pytest.mark.runs_of(500)
 def test_more_confidence_never_means_more_capacity() -> None:
     capacities = [
-        answer_to("llama3.1-8b", "rtx4090", "tpot.p95=40ms", trials=2, confidence=sure)["best"][
+        answer_to("llama3.1-8b", "rtx4090", "tpot.p95=40ms", trials=2, confidence=sure, fixed=LIMITS)["best"][
             "capacity_requests_per_s"
         ]
         for sure in (0.5, 0.9)
@@ -149,9 +161,9 @@ def test_the_plan_holds_its_objective_when_simulated_anew() -> None:
 
 def test_a_planner_that_ignores_the_objective_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     tighter = "ttft.p90=45ms"
-    assert simulated_p90_s(answer_to("llama3.1-8b", "rtx4090x2", tighter, trials=2)["best"]) < 0.045
+    assert simulated_p90_s(answer_to("llama3.1-8b", "rtx4090x2", tighter, trials=2, fixed=LIMITS)["best"]) < 0.045
     monkeypatch.setattr(Slo, "value_s", lambda self, samples_s: 1e-6)  # noqa: ARG005
-    careless = answer_to("llama3.1-8b", "rtx4090x2", tighter, trials=2)
+    careless = answer_to("llama3.1-8b", "rtx4090x2", tighter, trials=2, fixed=LIMITS)
     monkeypatch.undo()
     assert simulated_p90_s(careless["best"]) > 0.045
 
@@ -180,8 +192,7 @@ def priced_plan() -> dict[str, Any]:
 
     Runs of 200 requests are too short to show that two replicas keep up with the rate.
     """
-    fixed = Overrides.of({"kv_dtype": "bf16", "max_num_seqs": 256, "max_num_batched_tokens": 2048})
-    given = {"requests_per_s": 45.0, "precisions": ("bf16",), "fixed": fixed}
+    given = {"requests_per_s": 45.0, "precisions": ("bf16",), "fixed": LIMITS}
     return answer_to("llama3.1-8b", "l40sx4", "ttft.p99=2s", trials=20, **given)
 
 
@@ -226,26 +237,27 @@ def test_what_does_not_fit_is_refused_with_numbers_and_a_way_out() -> None:
 
 
 def test_a_step_slower_than_the_limit_is_refused_with_the_step() -> None:
-    answer = answer_to("llama3.1-8b", "rtx4090", "tpot.p99=5ms")
+    answer = answer_to("llama3.1-8b", "rtx4090", "tpot.p99=5ms", fixed=LIMITS)
     refusal = answer["infeasible"]
     assert "one decode step alone is" in refusal["binding_constraint"]
     relaxed = next(w["value"] for w in refusal["what_would_meet_it"] if w["kind"] == "slo")
-    assert answer_to("llama3.1-8b", "rtx4090", relaxed, trials=1)["feasible"]
+    assert answer_to("llama3.1-8b", "rtx4090", relaxed, trials=1, fixed=LIMITS)["feasible"]
 
 
-@pytest.mark.usual_runs
 def test_too_high_a_rate_is_refused_with_a_rate_that_holds() -> None:
-    """In short runs, a rate that one number of requests meets may be missed with another."""
-    refusal = overloaded_plan.__wrapped__()["infeasible"]
-    assert "45 requests/s" in refusal["binding_constraint"]
-    assert refusal["closest"]["capacity_requests_per_s"] < 45
-    rate = next(w["value"] for w in refusal["what_would_meet_it"] if w["kind"] == "rate")
-    assert answer_to("llama3.1-8b", "rtx4090", "p90=2s", requests_per_s=0.95 * rate, trials=40)["feasible"]
+    """In the shortest runs, a rate that one number of requests meets may be missed with another."""
+    with shortened(250):
+        refusal = overloaded_plan.__wrapped__()["infeasible"]
+        assert "45 requests/s" in refusal["binding_constraint"]
+        assert refusal["closest"]["capacity_requests_per_s"] < 45
+        rate = next(w["value"] for w in refusal["what_would_meet_it"] if w["kind"] == "rate")
+        assert answer_to("llama3.1-8b", "rtx4090", "p90=2s", requests_per_s=0.95 * rate, fixed=LIMITS)["feasible"]
 
 
 def test_nothing_survives_the_loss_of_the_only_replica_and_two_are_named() -> None:
     """Neither a lower rate nor a looser objective would help, and none is named."""
-    answer = answer_to("llama3.1-8b", "rtx4090", "p99=2s", requests_per_s=1.0, spare=FailureTolerance(1), trials=1)
+    asked: dict[str, Any] = {"requests_per_s": 1.0, "spare": FailureTolerance(1), "fixed": LIMITS}
+    answer = answer_to("llama3.1-8b", "rtx4090", "p99=2s", **asked, trials=1)
     refusal = answer["infeasible"]
     assert refusal["binding_constraint"] == "1 replica lost of 1 leaves no replica"
     assert refusal["closest"]["survival"]["met"] is False
@@ -264,7 +276,7 @@ def test_a_refusal_may_be_closest_to_a_candidate_that_does_not_fit() -> None:
 
 
 def test_an_unknown_price_is_null_and_said() -> None:
-    answer = answer_to("llama3.1-8b", "xeon-8480", "p99=60s", trials=2)
+    answer = answer_to("llama3.1-8b", "xeon-8480", "p99=60s", trials=1, fixed=LIMITS)
     plan = answer["best"] if answer["feasible"] else answer["infeasible"]["closest"]
     assert plan["cost"]["usd_per_hour"] is None
     assert plan["cost"]["usd_per_million_output_tokens"] is None

@@ -14,7 +14,7 @@ from planner.main import app
 
 GOOD = ["--model", "llama3.1-8b", "--slo", "p99=2s", "--hw", "rtx4090", "--set", "search.trials=2"]
 
-#: The same on another process, whose runs are as long as those of users.
+#: The same of requests with few steps, also for other processes, whose runs are as long as those of users.
 FEW_STEPS = [*GOOD, "--input-tokens", "500", "--output-tokens", "20", "--precision", "native"]
 
 
@@ -84,18 +84,18 @@ def test_files_of_other_commands_are_no_scenarios(tmp_path: Path, capsys: pytest
 
 
 def test_json_on_stdout_is_all_there_is(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command("plan", app, [*GOOD, "--json", "-"]) == 0
+    assert run_command("plan", app, [*FEW_STEPS, "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["feasible"] is True
 
 
 def test_an_answer_that_cannot_be_written_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command("plan", app, [*GOOD, "--json", "/dev/full"]) == 74
+    assert run_command("plan", app, [*FEW_STEPS, "--json", "/dev/full"]) == 74
     assert "Recommended" in capsys.readouterr().out
 
 
 def test_no_is_status_1_and_a_file_holds_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "answer.json"
-    assert run_command("plan", app, [*but("--slo", "tpot.p99=1ms"), "--json", str(target)]) == 1
+    assert run_command("plan", app, [*FEW_STEPS, "--slo", "tpot.p99=1ms", "--json", str(target)]) == 1
     assert capsys.readouterr().out.startswith("Request")
     assert json.loads(target.read_text())["feasible"] is False
 

@@ -13,6 +13,8 @@ from planner.networks.evaluation import meets_confidence
 from planner.networks.measure import PlanBuilder
 from tests.planner.networks.known_jobs import one, world
 
+pytestmark = pytest.mark.runs_of(200)
+
 
 def capacity_per_s(assessor: JobAssessor, candidate: JobCandidate) -> float:
     floor = assessor.evaluator.verdict(candidate, assessor.light_per_s(candidate))

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
 from catalogs.errors import InputError
+from catalogs.ui.entry_point import run_command
+from planner.cli.main import app
 from planner.problem.candidate import Candidate
 from planner.search.candidate_tester import Outcome
 from planner.search.search import search
 from planner.search.study import need_storage
 from tests.planner.postgres_server import Server, binaries, free_port
-from tests.planner.search.test_search import space
 from tests.planner.search.test_shared_study import (
     alone,
     check_shared,
@@ -25,6 +23,7 @@ from tests.planner.search.test_shared_study import (
     looks_of,
     race,
     settings_of,
+    space,
     start,
 )
 
@@ -110,15 +109,14 @@ def test_a_server_that_is_down_is_one_line_without_the_password() -> None:
     assert "s3cret" not in str(error.value)
 
 
-def test_plan_refuses_a_storage_that_is_down_before_it_searches(tmp_path: Path) -> None:
+def test_plan_refuses_a_storage_that_is_down_before_it_searches(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--model", "llama3.1-8b", "--hw", "h100x1", "--slo", "ttft.p99=2s"]
     where = f"postgresql+psycopg://127.0.0.1:{free_port()}/plans"
-    command = [sys.executable, "-m", "planner.cli.main", *options, "--study", where]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1
-    assert "postgresql" in done.stderr.lower()
+    assert run_command("plan", app, [*options, "--study", where]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert len(shown.err.splitlines()) == 1
+    assert "postgresql" in shown.err.lower()
 
 
 @pytest.mark.parametrize("url", ["postgresql+nosuchdriver://h/d", "postgresql:h/d", "nonsense"])

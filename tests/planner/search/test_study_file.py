@@ -217,7 +217,7 @@ while True:
 
 def test_killed_writers_lose_nothing_and_join_nothing(tmp_path: Path) -> None:
     path, done = tmp_path / "study.log", {}
-    for round_ in range(3):
+    for round_ in range(2):
         names = [f"{round_}.{k}" for k in range(3)]
         outputs = [tmp_path / name for name in names]
         writers = []

@@ -40,8 +40,8 @@ SETTINGS = (SearchSettings(100, 0), SearchSettings(18, 0))
 KEPT = "the search so far is stored in"
 #: Short prompts and answers, so that a run has few steps.
 QUESTION = (
-    *("--model", "llama3.2-1b", "--hw", "l4x1", "--slo", "ttft.p90=2s", "--trials", "6"),
-    *("--input-tokens", "500", "--output-tokens", "20"),
+    *("--model", "llama3.2-1b", "--hw", "l4x1", "--slo", "ttft.p90=2s", "--trials", "4", "--precision", "native"),
+    *("--input-tokens", "200", "--output-tokens", "4"),
 )
 
 

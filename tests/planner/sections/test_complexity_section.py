@@ -23,7 +23,7 @@ from planner.sections.full_answer import parse_answer
 from planner.sections.registry import section_pages
 from planner.studies.comparison import compare_answers
 
-pytestmark = pytest.mark.usual_runs
+pytestmark = pytest.mark.runs_of(500)
 
 #: The sizes of runs that are not shortened.
 sizes = RunSizes.for_slos

@@ -29,6 +29,8 @@ from simulator.costs.compile import compile_step_cost
 from simulator.costs.improved import DeviceResource, ImprovedSource
 from tests.planner.report.test_plan_report import answer, material
 
+pytestmark = pytest.mark.runs_of(200)
+
 CHAT = "tpot.p99=40ms,ttft.p99=1s"
 
 

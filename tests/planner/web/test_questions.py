@@ -35,7 +35,7 @@ def without_paths(request: PlanRequest) -> PlanRequest:
     return request.replace(model="llama3.1-8b")
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(requests().map(without_paths))
 def test_every_spelling_of_a_question_is_the_same_question(uploads: Uploads, request: PlanRequest) -> None:
     question = read_question(request.scenario(), uploads, "")

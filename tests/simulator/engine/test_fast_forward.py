@@ -19,7 +19,7 @@ from simulator.schedulers.rules import EngineRules
 from tests.simulator.reference_engine import REFERENCES
 from tests.simulator.worlds import Linear, host_times, requests, rules
 
-EXACT = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+EXACT = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 TICK = 1.0 / 64  # every time below is a multiple of a small power of two: ties are real and sums exact
 
 
