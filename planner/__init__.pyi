@@ -1,4 +1,4 @@
-from .answer.schema import Answer as Answer
+from .answer.answer_schema import Answer as Answer
 from .deploy.package import write_deployment as write_deployment
 from .networks.plan import plan_network as plan_network
 from .networks.request import NetworkRequest as NetworkRequest

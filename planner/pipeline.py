@@ -20,6 +20,7 @@ from catalogs.hardware.specs import Hardware
 from catalogs.io.http import without_password
 from catalogs.ui.terminal import status_line
 from catalogs.ui.words import counted
+from planner.answer.answer_schema import SCHEMA_VERSION, Answer, Refusal, Reproduce, SearchSummary
 from planner.answer.candidate_search import (
     MOST_TRIES,
     RACES,
@@ -38,7 +39,6 @@ from planner.answer.evaluated_plan import EvaluatedPlan, objective_value, pareto
 from planner.answer.hardware_ranking import HardwareRanking, RankedHardware
 from planner.answer.plan_figures import prices_of
 from planner.answer.refusal import CLOSEST, Refuser, least_missed
-from planner.answer.schema import SCHEMA_VERSION, Answer, Refusal, Reproduce, SearchSummary
 from planner.evaluation.evaluator import Evaluator, apply_bounds
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.verdict import SHORT_RUN_MARGIN

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock
 from catalogs.ui.words import digits, seconds
+from planner.answer.answer_schema import Suggestion
 from planner.answer.plan_schema import SloResult
-from planner.answer.schema import Suggestion
 from planner.problem.key_definition import input_error
 
 SCHEMA_VERSION: Final = 2

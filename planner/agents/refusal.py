@@ -19,9 +19,9 @@ from planner.agents.rating import FullRuns, Judge
 from planner.agents.screen import objective_name
 from planner.agents.search import Progress, find
 from planner.agents.step_shares import StepShares
+from planner.answer.answer_schema import Suggestion
 from planner.answer.more_hardware import more_of
 from planner.answer.plan_schema import SloResult
-from planner.answer.schema import Suggestion
 from planner.problem.candidate import deployment_words
 from planner.problem.latency_metrics import TTFT
 from planner.problem.request import LEAST_CONFIDENCE

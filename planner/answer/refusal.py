@@ -11,13 +11,13 @@ from typing import Final
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.words import percent, rate, seconds, shares_words
+from planner.answer.answer_schema import Refusal, Suggestion
 from planner.answer.candidate_search import distance_of, tester_of
 from planner.answer.confirmed_rates import BEST
 from planner.answer.evaluate import PlanEvaluator
 from planner.answer.evaluated_plan import EvaluatedPlan
 from planner.answer.more_hardware import HardwareSizing, SearchOn, more_of
 from planner.answer.plan_schema import Memory, Plan, SloResult
-from planner.answer.schema import Refusal, Suggestion
 from planner.evaluation.api_processes import api_server_variants
 from planner.evaluation.capacity import TOLERANCE
 from planner.evaluation.evaluator import Evaluator

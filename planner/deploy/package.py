@@ -9,7 +9,7 @@ from typing import Any
 
 from catalogs.io.json_files import read_json
 from catalogs.ui.words import rate
-from planner.answer.schema import Answer, chosen
+from planner.answer.answer_schema import Answer, chosen
 from planner.deploy.benchmark import benchmark_files
 from planner.deploy.disaggregated import pools_words
 from planner.deploy.files import MARK, DeploymentFiles, check_folder, write_folder

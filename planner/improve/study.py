@@ -18,10 +18,10 @@ from catalogs.deployments.schema import Deployment, deployment_of_keys
 from catalogs.errors import InputError
 from catalogs.launch.reading.read import ReadLaunch
 from catalogs.ui.words import digits, percent
+from planner.answer.answer_schema import Answer
 from planner.answer.confirmed_rates import BEST
 from planner.answer.evaluated_plan import EvaluatedPlan, objective_value
 from planner.answer.plan_schema import Plan
-from planner.answer.schema import Answer
 from planner.improve.changes import (
     KEPT,
     LENGTH_KEY,

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from catalogs.errors import InputError
 from catalogs.io.json_files import read_json
-from planner.answer.schema import Answer
+from planner.answer.answer_schema import Answer
 from planner.networks.schema import SCHEMA_VERSION, NetworkAnswer, NetworkPlan
 from planner.problem.key_definition import input_error
 from planner.sections.full_answer import parse_answer, read_answer

@@ -15,7 +15,7 @@ from catalogs.hardware.specs import Hardware
 from catalogs.networks.files import load_network
 from catalogs.ui.words import counted, digits
 from catalogs.units import HOUR_S
-from planner.answer.schema import SearchSummary
+from planner.answer.answer_schema import SearchSummary
 from planner.networks.assess import JobAssessor, NetworkOutcome
 from planner.networks.evaluation import JobEvaluator
 from planner.networks.measure import PlanBuilder, SizedCandidate

@@ -10,8 +10,8 @@ from typing import Final
 from catalogs.hardware.catalog import parse_hardware, with_count, with_nodes
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.words import counted, digits, percent
+from planner.answer.answer_schema import Suggestion
 from planner.answer.more_hardware import NEIGHBOURS
-from planner.answer.schema import Suggestion
 from planner.networks.candidate import price_of
 from planner.networks.measure import PlanBuilder, SizedCandidate
 from planner.networks.request import NetworkRequest

@@ -7,8 +7,8 @@ from typing import Any, Final, Literal
 from pydantic import Field, field_serializer
 
 from catalogs.io.json_block import JsonBlock
+from planner.answer.answer_schema import Reproduce, SearchSummary, Suggestion
 from planner.answer.plan_schema import SloResult, Stats
-from planner.answer.schema import Reproduce, SearchSummary, Suggestion
 from planner.economics.money import Money
 from planner.networks.request import NetworkRequest
 

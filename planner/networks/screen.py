@@ -8,8 +8,8 @@ from typing import Final
 
 from catalogs.ui.terminal import PIPED, Line, labelled_rows
 from catalogs.ui.words import counted, digits, dollars, gigabytes, kilowatts, percent, seconds, shares_words
+from planner.answer.answer_schema import GOALS
 from planner.answer.plan_schema import SloResult
-from planner.answer.schema import GOALS
 from planner.economics.money import offer_words
 from planner.networks.deploy import NetworkPackage
 from planner.networks.schema import NetworkAnswer, NetworkHardwareRow, NetworkPlan, PriceError

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from catalogs.ui.words import change, counted, dollars, joules, percent, plan_name, rate, seconds, sure_percent
+from planner.answer.answer_schema import GOALS, Answer
 from planner.answer.plan_schema import Plan
-from planner.answer.schema import GOALS, Answer
 from planner.economics.money import offer_words, rented_words
 from planner.sections.section import interval_words
 

@@ -8,8 +8,8 @@ from calibration.accuracy.reliability import SAID, Reliability, load_reliability
 from catalogs.ui.charts import PALE, REFERENCE, series_style
 from catalogs.ui.html_page import Markup, PageSection, bullets, chart, paragraph, table
 from catalogs.ui.words import percent, plan_name, sure_percent
+from planner.answer.answer_schema import Answer
 from planner.answer.plan_schema import CalibrationBlock
-from planner.answer.schema import Answer
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.report.plots import PlotlyFigure, bars, draw, line, names_axis, percent_axis
 

@@ -9,8 +9,8 @@ from catalogs.hardware.specs import Accelerator
 from catalogs.ui.charts import time_text
 from catalogs.ui.html_page import Markup, PageSection, chart, note, paragraph, table
 from catalogs.ui.words import dollars, grams, joules, kilowatts, percent, rate
+from planner.answer.answer_schema import Answer
 from planner.answer.plan_schema import Plan
-from planner.answer.schema import Answer
 from planner.economics.money import grid_words
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.report import answer_tables, latency_figures, machine_figures, money_figures

@@ -10,8 +10,8 @@ from catalogs.economics.electricity import DEFAULT_REGION, list_grids, load_grid
 from catalogs.hardware.specs import Accelerator
 from catalogs.ui.terminal import ProgressCallback
 from catalogs.ui.words import plan_name
+from planner.answer.answer_schema import Answer
 from planner.answer.plan_schema import Plan
-from planner.answer.schema import Answer
 from planner.problem.candidate import replicas_words
 from planner.search.pareto_search import FrontFile
 from planner.studies.binding import find_binding

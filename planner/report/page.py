@@ -22,8 +22,8 @@ from catalogs.ui.html_page import (
     table,
 )
 from catalogs.ui.words import dollars, plan_name, rate, sure_percent
+from planner.answer.answer_schema import Answer
 from planner.answer.plan_schema import Plan
-from planner.answer.schema import Answer
 from planner.economics.money import offer_words
 from planner.problem.candidate import deployment_words
 from planner.report import answer_tables, evidence, machine_figures

@@ -31,8 +31,8 @@ from catalogs.ui.html_page import (
     table,
 )
 from catalogs.ui.words import percent
+from planner.answer.answer_schema import Answer, same_model
 from planner.answer.plan_schema import Plan
-from planner.answer.schema import Answer, same_model
 from planner.problem.key_definition import input_error
 from planner.problem.scenario import arguments_of, keys_of
 from planner.report.plots import MS, PlotlyFigure, Trace, big_mark, draw, line

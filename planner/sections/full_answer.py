@@ -11,7 +11,7 @@ from pydantic import ValidationError, create_model
 from catalogs.errors import InputError
 from catalogs.io.input_files import nearest_file
 from catalogs.io.json_files import read_json
-from planner.answer.schema import SCHEMA_VERSION, Answer
+from planner.answer.answer_schema import SCHEMA_VERSION, Answer
 from planner.problem.key_definition import input_error
 from planner.problem.scenario import known_keys
 from planner.sections.registry import SECTIONS

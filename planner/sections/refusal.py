@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from catalogs.ui.html_page import Markup, PageSection, bullets, cards, note, table
 from catalogs.ui.terminal import Line
-from planner.answer.schema import SearchSummary, Suggestion
+from planner.answer.answer_schema import SearchSummary, Suggestion
 
 #: What is printed where an answer of an earlier version has no reason.
 NO_REASON: Final = "no reason recorded"

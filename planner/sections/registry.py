@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from catalogs.ui.html_page import PageSection
 from catalogs.ui.terminal import Line
+from planner.answer.answer_schema import Answer
 from planner.answer.evaluated_plan import EvaluatedPlan
 from planner.answer.plan_schema import Plan
-from planner.answer.schema import Answer
 from planner.evaluation.evaluator import Evaluator
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator
 from planner.problem.price_list import PriceList

@@ -8,8 +8,8 @@ from typing import Any, Final, Literal
 
 from calibration.complexity.comparison import common_weights
 from catalogs.io.json_files import dotted
+from planner.answer.answer_schema import Answer
 from planner.answer.plan_schema import Plan
-from planner.answer.schema import Answer
 from planner.problem.request import PlanRequest
 from planner.sections.complexity import LatencyByLength
 

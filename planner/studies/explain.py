@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from catalogs.ui.terminal import ProgressCallback
 from catalogs.ui.words import counted, human_s, percent, rate, seconds
+from planner.answer.answer_schema import Answer
 from planner.answer.plan_schema import Plan
-from planner.answer.schema import Answer
 from planner.evaluation.evaluator import apply_bounds
 from planner.problem.candidate import count_words, deployment_words
 from planner.search.candidate_tester import TIE

@@ -8,8 +8,8 @@ from typing import Final
 
 from catalogs.errors import InputError
 from catalogs.workloads.workload import Workload
+from planner.answer.answer_schema import Answer
 from planner.answer.plan_schema import Plan
-from planner.answer.schema import Answer
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.run_sizes import run_sizes
 from planner.evaluation.simulated import SimulatedEvaluator

@@ -15,8 +15,8 @@ from typing import Final
 
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.ui.terminal import ProgressCallback
+from planner.answer.answer_schema import Answer
 from planner.answer.plan_schema import Plan
-from planner.answer.schema import Answer
 from planner.evaluation.capacity import find_capacity
 from planner.evaluation.run_sizes import RunSizes
 from planner.evaluation.verdict import Verdict

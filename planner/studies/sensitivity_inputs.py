@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from catalogs.ui.words import percent
+from planner.answer.answer_schema import Answer
 from planner.answer.plan_schema import Plan
-from planner.answer.schema import Answer
 from planner.evaluation.evaluator import Evaluator
 from planner.evaluation.variants import VariedWorkload
 from planner.problem.latency_metrics import TPOT

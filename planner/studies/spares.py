@@ -27,8 +27,8 @@ from catalogs.io.json_block import JsonBlock
 from catalogs.ui.terminal import ProgressCallback
 from catalogs.ui.words import exact_duration
 from catalogs.units import HOUR_S
+from planner.answer.answer_schema import Answer, chosen
 from planner.answer.plan_schema import Plan
-from planner.answer.schema import Answer, chosen
 from planner.evaluation.confidence import LEVEL, allowance_for
 from planner.problem.candidate import Candidate
 from planner.problem.latency_metrics import LATENCY_METRICS

@@ -16,9 +16,9 @@ from catalogs.io.json_block import JsonBlock
 from catalogs.io.yaml_files import validate_as
 from catalogs.ui.words import counted, digits, human_s, sure_percent
 from catalogs.workloads.limits import MOST_PLANNED_PER_S, check_rate
+from planner.answer.answer_schema import Answer
 from planner.answer.confirmed_rates import BEST, OTHER, SeedBudget
 from planner.answer.plan_schema import Plan
-from planner.answer.schema import Answer
 from planner.economics.money import offer_words
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.problem.candidate import Candidate

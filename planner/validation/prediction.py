@@ -12,8 +12,8 @@ import numpy as np
 from calibration.accuracy.stated_error import StatedError
 from catalogs.errors import InputError
 from catalogs.io.output_files import finite
+from planner.answer.answer_schema import Answer
 from planner.answer.plan_schema import Plan, Stats
-from planner.answer.schema import Answer
 from planner.evaluation.confidence import Factors, LatencyCurve
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import STATS, Slo

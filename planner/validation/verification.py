@@ -17,7 +17,7 @@ from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.io.output_files import finite
 from catalogs.statistics import resampled_interval
-from planner.answer.schema import is_name_of, same_model
+from planner.answer.answer_schema import is_name_of, same_model
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
 from planner.validation.measured_load import LoadSimulator, Measured, MeasuredLoad, load_of

@@ -26,7 +26,7 @@ def drift(
     The predictions are for the server's current request rate.
     """
     from catalogs.errors import InputError
-    from planner.answer.schema import chosen
+    from planner.answer.answer_schema import chosen
     from planner.cli.screens.validation import show_server
     from planner.sections.full_answer import read_answer
     from planner.validation.drift import drift as compare

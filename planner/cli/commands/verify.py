@@ -34,7 +34,7 @@ def verify(
     """
     from calibration.importers.load_clients.model_name import measured_model
     from calibration.importers.load_clients.results import measured_results
-    from planner.answer.schema import chosen
+    from planner.answer.answer_schema import chosen
     from planner.cli.screens.validation import show_runs
     from planner.sections.full_answer import read_answer
     from planner.validation.measured_load import LoadSimulator

@@ -85,7 +85,7 @@ def _of_answer(
 ) -> WhatIf:
     """Return the changed plan of an answer for a language model; `given` holds the rate, hardware and workload."""
     from catalogs.ui.terminal import progress_bar
-    from planner.answer.schema import chosen
+    from planner.answer.answer_schema import chosen
     from planner.problem.overrides import parse_keys
     from planner.sections.full_answer import read_answer
     from planner.studies.whatif import Changes, parse_rate, what_if

@@ -10,9 +10,9 @@ from typing import Final
 from calibration.accuracy.stated_error import in_words
 from catalogs.ui.terminal import LABEL, LEAST_WIDTH, PIPED, Line, labelled_rows, text_table
 from catalogs.ui.words import counted, digits, dollars, kilowatts, percent, seconds, shares_words
+from planner.answer.answer_schema import GOALS, Answer, Refusal, SearchSummary
 from planner.answer.hardware_ranking import HardwareRow
 from planner.answer.plan_schema import CalibrationBlock, CheckpointBlock, Memory, Plan, SloResult, difference_words
-from planner.answer.schema import GOALS, Answer, Refusal, SearchSummary
 from planner.economics.money import CONTRACT_WORDS, Energy, Money, grid_words, offer_words
 from planner.problem.candidate import deployment_words
 from planner.problem.request import PlanRequest

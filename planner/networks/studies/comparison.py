@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from catalogs.errors import InputError
-from planner.answer.schema import Answer
+from planner.answer.answer_schema import Answer
 from planner.networks.schema import NetworkAnswer, NetworkPlan
 from planner.problem.slo import STATS
 from planner.studies.comparison import (

@@ -8,7 +8,7 @@ from typing import Any, Final
 from planner.agents.answer import AgentsAnswer, AgentsRefusal
 from planner.agents.page import compared_rows, objective_rows, result_cards
 from planner.agents.screen import plan_rows, question_words, render, router_words
-from planner.answer.schema import Suggestion
+from planner.answer.answer_schema import Suggestion
 from planner.problem.slo import split_slos
 from planner.report.answer_tables import TextTable
 from planner.sections.refusal import capital, refused_view

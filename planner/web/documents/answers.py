@@ -11,8 +11,8 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from catalogs.ui.words import digits, dollars, kilowatts, percent, rate, seconds, sure_percent
+from planner.answer.answer_schema import Answer, Refusal, Suggestion
 from planner.answer.plan_schema import Plan, SloResult, difference_words
-from planner.answer.schema import Answer, Refusal, Suggestion
 from planner.cli.screens.plan import render
 from planner.economics.money import offer_words
 from planner.problem.candidate import deployment_words

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from planner.answer.schema import Answer
+from planner.answer.answer_schema import Answer
 from planner.networks.schema import NetworkAnswer
 from planner.networks.studies.comparison import compare_any
 from planner.studies.comparison import TIE, Figure

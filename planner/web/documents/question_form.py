@@ -16,7 +16,7 @@ from catalogs.economics.prices import Reading
 from catalogs.engines.files import list_engines
 from catalogs.errors import InputError
 from catalogs.launch.command import engine_family
-from planner.answer.schema import GOALS
+from planner.answer.answer_schema import GOALS
 from planner.networks.request import OBJECTIVES as NETWORK_OBJECTIVES
 from planner.problem.request import OBJECTIVES
 from planner.problem.request_keys import RequestKey, network_keys, plan_keys, request_keys

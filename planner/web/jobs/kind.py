@@ -15,7 +15,7 @@ from planner.web.store.jobs import DONE, RESULT, Job, JobStore, UnknownJobError
 from planner.web.uploads import Uploads
 
 if TYPE_CHECKING:
-    from planner.answer.schema import Answer
+    from planner.answer.answer_schema import Answer
     from planner.networks.schema import NetworkAnswer
 
 #: Called with the number of finished steps, of all steps (None: unknown), what is done, and the best result so far.

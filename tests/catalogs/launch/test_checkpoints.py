@@ -12,7 +12,7 @@ from catalogs.launch.command import serve_arguments, serve_command
 from catalogs.models.catalog import list_models, load_model
 from catalogs.models.files import ModelFacts, read_facts
 from catalogs.models.spec import Checkpoint
-from planner.answer.schema import same_model
+from planner.answer.answer_schema import same_model
 
 LISTED = [(alias, c) for alias in list_models() for c in load_model(alias).checkpoints]
 

@@ -15,8 +15,8 @@ from calibration.accuracy.spread_fit import RunSet, fit
 from calibration.accuracy.stated_error import METRICS, StatedError
 from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock, every_key_set
+from planner.answer.answer_schema import SearchSummary
 from planner.answer.plan_schema import CalibrationBlock, CurvePoint, Plan, SloResult, SloValue
-from planner.answer.schema import SearchSummary
 from planner.cli.screens.plan import show
 from planner.evaluation.confidence import Confidence
 from planner.problem.latency_metrics import LATENCY_METRICS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.answer.schema import Answer
+from planner.answer.answer_schema import Answer
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.pipeline import make_plan
 from planner.problem.request import PlanRequest, SearchOptions

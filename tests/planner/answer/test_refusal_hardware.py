@@ -13,10 +13,10 @@ from catalogs.errors import InputError
 from catalogs.hardware.catalog import MOST_NODES, parse_hardware, with_count
 from catalogs.hardware.specs import Hardware
 from planner.answer import candidate_search
+from planner.answer.answer_schema import Answer
 from planner.answer.evaluate import PlanEvaluator
 from planner.answer.more_hardware import HardwareSizing, more_of, other_kinds
 from planner.answer.refusal import Refuser
-from planner.answer.schema import Answer
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.pipeline import make_plan
 from planner.problem.candidate import Candidate

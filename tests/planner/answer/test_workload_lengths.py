@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from catalogs.workloads.workload import load_workload
-from planner.answer.schema import Answer
+from planner.answer.answer_schema import Answer
 from planner.cli.screens.plan import render
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.pipeline import make_plan

@@ -24,7 +24,7 @@ from catalogs.launch.arguments import Arguments
 from catalogs.launch.command import serve_arguments
 from catalogs.ui.entry_point import run_command
 from catalogs.workloads.workload import load_workload
-from planner.answer.schema import Answer
+from planner.answer.answer_schema import Answer
 from planner.cli.main import app
 from planner.deploy.benchmark import trace_rows
 from planner.deploy.files import write_folder

@@ -11,8 +11,8 @@ from catalogs.deployments.schema import Deployment, Multimodal
 from catalogs.errors import InputError
 from catalogs.launch.writing.vllm import vllm_arguments
 from catalogs.models.catalog import load_model
+from planner.answer.answer_schema import Answer
 from planner.answer.guess import guess_plan
-from planner.answer.schema import Answer
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.evaluation.variants import VariedWorkload
 from planner.pipeline import make_plan

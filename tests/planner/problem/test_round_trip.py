@@ -16,7 +16,7 @@ from catalogs.economics.instances import COMMITMENTS, ON_DEMAND
 from catalogs.errors import InputError
 from catalogs.io.yaml_loader import dump_yaml
 from catalogs.ui.entry_point import run_command
-from planner.answer.schema import Answer
+from planner.answer.answer_schema import Answer
 from planner.cli.main import app
 from planner.economics.ownership import OwnedHardware
 from planner.problem.accounting import SPOT, Accounting

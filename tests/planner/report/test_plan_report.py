@@ -20,8 +20,8 @@ from catalogs.ui.entry_point import run_command
 from catalogs.ui.html_page import render
 from catalogs.ui.terminal import PIPED
 from catalogs.ui.words import dollars, rate, seconds, sure_percent
+from planner.answer.answer_schema import Answer
 from planner.answer.plan_schema import Stats
-from planner.answer.schema import Answer
 from planner.cli.commands.report import report
 from planner.cli.main import app
 from planner.evaluation.multi_hardware import open_evaluator

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from catalogs.errors import InputError
-from planner.answer.schema import Answer
+from planner.answer.answer_schema import Answer
 from planner.cli.screens.plan import render
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.observation import Load

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from catalogs.ui.html_page import Page, render
-from planner.answer.schema import SearchSummary, Suggestion
+from planner.answer.answer_schema import SearchSummary, Suggestion
 from planner.sections.refusal import refused_lines, refused_section, ruled_out_lines
 
 MORE = Suggestion(kind="hardware", change="twice as many H100", value="h100x2", verified_by="simulation")

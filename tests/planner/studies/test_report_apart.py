@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from catalogs.ui.entry_point import run_command
-from planner.answer.schema import Answer
+from planner.answer.answer_schema import Answer
 from planner.cli.main import app
 from planner.sections.full_answer import read_answer
 from planner.studies.bottleneck import PoolUse, pool_uses

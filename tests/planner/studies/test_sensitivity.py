@@ -13,7 +13,7 @@ import pytest
 from catalogs.ui.entry_point import run_command
 from catalogs.ui.html_page import render
 from catalogs.ui.terminal import PIPED
-from planner.answer.schema import Answer
+from planner.answer.answer_schema import Answer
 from planner.cli.main import app
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.pipeline import make_plan

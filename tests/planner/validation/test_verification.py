@@ -28,7 +28,7 @@ from catalogs.ui.entry_point import run_command
 from catalogs.ui.terminal import PIPED
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import load_workload
-from planner.answer.schema import Answer, same_model
+from planner.answer.answer_schema import Answer, same_model
 from planner.cli.main import app
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.metric_definition import LatencyMetric

@@ -14,7 +14,7 @@ import pytest
 
 from planner.agents import refusal as agents_refusal
 from planner.answer import refusal
-from planner.answer.schema import Answer, Suggestion
+from planner.answer.answer_schema import Answer, Suggestion
 from planner.cli.screens.plan import render
 from planner.networks import refusal as network_refusal
 from planner.pipeline import plan

@@ -45,7 +45,7 @@ def run(task: Task) -> JobResult:
     """Compare the measured runs with the predictions of the plan."""
     from calibration.importers.load_clients.model_name import measured_model
     from calibration.importers.load_clients.results import measured_results
-    from planner.answer.schema import chosen
+    from planner.answer.answer_schema import chosen
     from planner.validation.measured_load import LoadSimulator
     from planner.validation.prediction import Prediction
     from planner.validation.verification import runs_document, verify

@@ -75,7 +75,7 @@ def prepare(body: Mapping[str, Any], submission: Submission) -> Prepared:
 
 def run(task: Task) -> JobResult:
     """Simulate the changed deployment."""
-    from planner.answer.schema import chosen
+    from planner.answer.answer_schema import chosen
     from planner.networks.schema import NetworkAnswer
     from planner.studies.whatif import Changes, parse_rate, what_if
 
