@@ -38,7 +38,7 @@ from catalogs.units import MIB  # noqa: E402
 RUN = CliRunner()
 
 #: Of the last level: inputs are rotated over twice as much, which takes gigabytes on a large server.
-SMALL_CACHE = 4.0 * MIB
+SMALL_CACHE = 1.0 * MIB
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ class SmallShapes:
 
 
 def test_run_installs_a_calibration_that_plan_finds(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shapes = SmallShapes(4)
+    shapes = SmallShapes(3)
     monkeypatch.setattr(local_run, "prepare", shapes)
     monkeypatch.setattr(local_run, "LIMIT_S", (0.02, 0.02))
     before = parse_hardware("local").accelerator
@@ -145,7 +145,7 @@ def test_run_installs_a_calibration_that_plan_finds(home: Path, monkeypatch: pyt
     cost = bundle.cost(Gemm(16, 4096, 4096, "bf16"))
     assert cost.seconds > 0
     rows = len(Session.open(home / "p", pytest.fail).rows)
-    shapes.n = 6
+    shapes.n = 4
     again = RUN.invoke(app, ["profile", "--budget", "50s", "--out", str(home / "p")])
     assert again.exit_code == 0, again.output
     after = [r["key"] for r in Session.open(home / "p", pytest.fail).rows]
@@ -156,14 +156,14 @@ LIMITED = """
 import resource, sys
 from calibration.cli.main import main
 from calibration.profile.machine import device
-device.last_level_cache_bytes = lambda: 4.0 * 2**20
-resource.setrlimit(resource.RLIMIT_FSIZE, (6000, resource.RLIM_INFINITY))
+device.last_level_cache_bytes = lambda: 1.0 * 2**20
+resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY))
 main(["profile", "--budget", "20s", "--out", sys.argv[1]])
 """
 
 
 def test_a_disk_that_fills_while_measuring_is_one_line_and_keeps_the_rows(home: Path) -> None:
-    """No file may grow past 6,000 bytes, as on a full disk; afterwards the same command goes on."""
+    """No file may grow past 3,000 bytes, as on a full disk; afterwards the same command goes on."""
     done = subprocess.run([sys.executable, "-c", LIMITED, str(home / "p")], capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     last = done.stderr.strip().splitlines()[-1]
@@ -172,7 +172,7 @@ def test_a_disk_that_fills_while_measuring_is_one_line_and_keeps_the_rows(home: 
     assert "Traceback" not in done.stderr
     session = Session.open(home / "p", pytest.fail)
     assert len(session.rows) >= 2
-    assert (home / "p" / "rows.jsonl").stat().st_size <= 6000
+    assert (home / "p" / "rows.jsonl").stat().st_size <= 3000
 
 
 def test_keys_and_values_of_one_call_are_not_the_same_memory(device: ProfiledDevice) -> None:

@@ -18,6 +18,7 @@ from planner.evaluation.multi_hardware import open_evaluator
 from planner.pipeline import make_plan
 from planner.problem.accounting import Accounting
 from planner.problem.front import observed_slos, parse_axes
+from planner.problem.overrides import Overrides
 from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
@@ -33,12 +34,13 @@ SMALL = {
     "slos": parse_slos(["ttft.p90=1s"]),
     "search": SearchOptions(trials=1),
 }
+LIMITS = Overrides.of({"max_num_seqs": 64, "max_num_batched_tokens": 2048, "kv_dtype": "bf16"})
 GIVEN = Accounting(
     owned=OwnedHardware(capex=9000.0, years=4.0, power_price=0.1), power_caps_w=(60.0, 90.0), nodes_per_rack=2
 )
 QUESTIONS = {
     "users": PlanRequest(**SMALL, users=10, think_s=10.0, precisions=("fp8",), accounting=GIVEN),  # type: ignore[arg-type]
-    "refused": PlanRequest(**SMALL, requests_per_s=1e4),  # type: ignore[arg-type]
+    "refused": PlanRequest(**SMALL, requests_per_s=1e4, fixed=LIMITS),  # type: ignore[arg-type]
     "too large": PlanRequest(model="llama3.1-70b", hardware="l4", slos=SMALL["slos"], search=SearchOptions(trials=1)),  # type: ignore[arg-type]
 }
 

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,11 +24,9 @@ def snippet(language: str) -> str:
     return found[1]
 
 
-@pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    server = RunningServer(tmp_path_factory.mktemp("server")).start()
-    yield f"{server.url}/api/v1"
-    server.stop()
+@pytest.fixture
+def api(server: RunningServer) -> str:
+    return f"{server.url}/api/v1"
 
 
 def run(command: list[str], api: str) -> str:
