@@ -108,6 +108,7 @@ def test_without_a_load_the_figures_are_at_the_capacity() -> None:
         (4.0, 0.5),  # met
         (4.0, 0.9),  # missed by a little, for the confidence
         (10.0, 0.9),  # far too much
+        # the same law at further loads
         pytest.param(3.5, 0.9, marks=pytest.mark.slow),
         pytest.param(5.0, 0.9, marks=pytest.mark.slow),
         pytest.param(10.0, 0.5, marks=pytest.mark.slow),
