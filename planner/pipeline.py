@@ -275,7 +275,7 @@ def _entries(request: PlanRequest, plan_evaluator: PlanEvaluator, result: Search
     rank = partial(_rank, plan_evaluator.evaluator, races, unit_cost)
     others = [] if result.interrupted else _others(best, outcomes, rank)
     rest = plan_evaluator.each(lambda o: plan_evaluator.entry(o.candidate, None, OTHER, _missed_at(o)), others)
-    held = [e for e in rest if e.capacity_requests_per_s is not None and (not request.demand.given or e.met)]
+    held = [e for e in rest if (e.holds if request.demand.given else e.capacity_requests_per_s is not None)]
     return _best_first(request, plan_evaluator, [first, *held])
 
 

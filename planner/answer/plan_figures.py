@@ -10,6 +10,7 @@ import numpy as np
 from catalogs.ui.words import counted, digits
 from planner.answer.plan_schema import QUEUE, CurvePoint, Plan, Stats
 from planner.economics.money import PriceLine, price_rows
+from planner.economics.rack_power import unused_w
 from planner.evaluation.capacity import TOLERANCE
 from planner.evaluation.observation import RunDetail
 from planner.evaluation.verdict import Verdict
@@ -156,7 +157,18 @@ def missed_above(capacity: float, probes: Sequence[Verdict]) -> tuple[str, float
 
 
 def prices_of(plan: Plan, candidate: Candidate) -> list[PriceLine]:
-    """Return the prices of the plan in all regions of all clouds, per hour and per token, with the carbon there."""
+    """Return the prices of the plan in all regions of all clouds, per hour and per token, with the carbon there.
+
+    The carbon includes the accelerators that are rented there and not used, as the plan's own does where it is billed.
+    """
     output, total = plan.metric("output_tokens_per_s"), plan.metric("total_tokens_per_s")
-    kwh = None if plan.energy is None else plan.energy.kwh_per_million_output_tokens
+    energy = plan.energy
+
+    def kwh_per_million(idle_accelerators: int) -> float:
+        assert energy is not None
+        used_w = energy.w_mean - plan.unused_w
+        share = (used_w + unused_w(candidate.hardware, idle_accelerators)) / energy.w_mean
+        return energy.kwh_per_million_output_tokens * share
+
+    kwh = None if energy is None else kwh_per_million
     return price_rows(rental_need(candidate), output or 0.0, total or 0.0, kwh)

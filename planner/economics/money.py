@@ -7,7 +7,7 @@ commitment, and the estimates of owning its hardware.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -234,7 +234,10 @@ class PriceLine(JsonBlock):
 
 
 def price_rows(
-    need: RentalNeed, output_tokens_per_s: float, total_tokens_per_s: float, kwh_per_million: float | None = None
+    need: RentalNeed,
+    output_tokens_per_s: float,
+    total_tokens_per_s: float,
+    kwh_per_million: Callable[[int], float] | None = None,
 ) -> list[PriceLine]:
     """Return one row per region of a cloud and commitment, and one per estimate, cheapest first; [] without a price.
 
@@ -244,7 +247,8 @@ def price_rows(
         need: The accelerators of the plan.
         output_tokens_per_s: Output tokens of the plan per second, by which the prices are divided.
         total_tokens_per_s: All tokens of the plan per second.
-        kwh_per_million: Energy per million output tokens, the facility included, for the carbon of each region.
+        kwh_per_million: Returns the energy per million output tokens, the facility included, from the number of rented
+            accelerators that are not used, which differs between the instances of the regions.
     """
     prices = [price for commitment in COMMITMENTS for price in offers_by_region(need, commitment)]
     rows = [
@@ -254,10 +258,13 @@ def price_rows(
     return sorted(rows, key=lambda row: (round(row.usd_per_hour, 6), row.estimate or ""))
 
 
-def _price_line(price: Price, tokens_per_s: tuple[float, float], kwh_per_million: float | None) -> PriceLine:
+def _price_line(
+    price: Price, tokens_per_s: tuple[float, float], kwh_per_million: Callable[[int], float] | None
+) -> PriceLine:
     located = locate_grid(price)
     grid = located.grid if located.known else None
-    grams = None if grid is None or kwh_per_million is None else kwh_per_million * grid.gco2e_per_kwh
+    kwh = None if kwh_per_million is None else kwh_per_million(price.idle_accelerators)
+    grams = None if grid is None or kwh is None else kwh * grid.gco2e_per_kwh
     per_s = price.usd_per_hour / HOUR_S
     only = price.instances[0] if len(price.instances) == 1 else None
     return PriceLine(

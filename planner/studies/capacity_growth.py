@@ -2,13 +2,15 @@
 
 Without a load, the search of the answer has already chosen the limits, layouts and precisions with the most capacity,
 so they are not tried again. For a load it has chosen a plan that carries this load, so other plans on the same hardware
-are tried at the higher rate. The further changes are more API server processes, narrower weights outside the space of
+are tried at the higher rate. A plan that must survive a loss is compared at its load, and every change must survive the
+loss too. The further changes are more API server processes, narrower weights outside the space of
 the search, more of the same accelerators, and other accelerators. If a change that costs nothing suffices, only cheaper
 hardware is tried.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
@@ -61,17 +63,21 @@ class GrowthStep:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The changes that were tried for a rate of `goal_per_s`, which is CAPACITY_GOAL times the capacity."""
+    """The changes that were tried for a rate of `goal_per_s`, which is CAPACITY_GOAL times the capacity.
+
+    If every change must survive a loss, which `lost` has in words, the rate is CAPACITY_GOAL times the load.
+    """
 
     goal_per_s: float
     changes: list[GrowthStep]
     unit: str = "requests/s"
+    lost: str = ""
 
     @property
     def words(self) -> str:
         """Return the goal and what it is relative to: "18 requests/s instead of the capacity of 15 requests/s"."""
-        goal, capacity = (rate(per_s, self.unit) for per_s in (self.goal_per_s, self.goal_per_s / CAPACITY_GOAL))
-        return f"{goal} instead of the capacity of {capacity}"
+        goal, now = (rate(per_s, self.unit) for per_s in (self.goal_per_s, self.goal_per_s / CAPACITY_GOAL))
+        return f"{goal} with {self.lost}, instead of {now}" if self.lost else f"{goal} instead of the capacity of {now}"
 
     @property
     def cheapest(self) -> GrowthStep | None:
@@ -94,14 +100,20 @@ def growth(rerun: Rerun, plan: Plan, tell: ProgressCallback = lambda _: None) ->
     """
     if plan.capacity_requests_per_s is None:
         raise InputError("a plan without a capacity cannot be extended", plan.deployment["hardware"])
-    goal = CAPACITY_GOAL * plan.capacity_requests_per_s
+    spare = rerun.request.spare
+    now_per_s = plan.requests_per_s if spare and plan.requests_per_s else plan.capacity_requests_per_s
+    goal = CAPACITY_GOAL * now_per_s
     tries = _Tries(rerun, plan, goal)
+    if spare and tries.carries(tell):
+        same = GrowthStep("deployment", "no change: the plan itself carries it", plan.usd_per_hour, 0.0, True)
+        return Growth(goal, [same], lost=spare.words)
     free = list(tries.api_servers(tell))
     if not any(change.holds for change in free):
         free += tries.same_hardware(tell)
     is_free = any(change.holds and _known(change.extra_usd_per_hour) <= 0.0 for change in free)
     most = (plan.usd_per_hour or 0.0) if is_free else None
-    return Growth(goal, [*tries.objective(tell), *free, *tries.precision(tell), *tries.hardware(tell, most)])
+    steps = [*tries.objective(tell), *free, *tries.precision(tell), *tries.hardware(tell, most)]
+    return Growth(goal, steps, lost=spare.words if spare else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +122,32 @@ class _Tries:
     plan: Plan
     goal: float
 
+    def _load_per_s(self, candidate: Candidate) -> float:
+        """Return the rate that loads all replicas as those that remain after the loss are loaded at the goal.
+
+        It is infinite if no replica remains, and the goal itself if no loss must be survived.
+        """
+        return self.goal * self.rerun.request.spare.factor(candidate)
+
+    def _reaches(self, candidate: Candidate, plan_evaluator: PlanEvaluator) -> bool:
+        """Return whether a candidate meets the objectives at the goal, also after the loss that it must survive."""
+        load_per_s, tester = self._load_per_s(candidate), plan_evaluator.tester
+        if not math.isfinite(load_per_s):
+            return False
+        quick = tester.probe(candidate, load_per_s, tester.sizes.quick)
+        return not quick.clearly_missed and plan_evaluator.holds(candidate, load_per_s)
+
+    def carries(self, tell: ProgressCallback) -> bool:
+        """Return whether the plan itself reaches the goal."""
+        tell("the same plan at the higher rate")
+        plan_evaluator = PlanEvaluator(self.rerun.evaluator, self.rerun.tester, self.rerun.prices)
+        return self._reaches(self.rerun.candidates[0], plan_evaluator)
+
     def objective(self, tell: ProgressCallback) -> Iterator[GrowthStep]:
         """Try the same plan with relaxed objectives."""
         tell("the same plan at the higher rate")
         tester, candidate = self.rerun.tester, self.rerun.candidates[0]
-        verdict = tester.probe(candidate, self.goal, tester.sizes.full)
+        verdict = tester.probe(candidate, self._load_per_s(candidate), tester.sizes.full)
         if not verdict.stable:
             yield GrowthStep("objective", "relax the objectives", None, None, False, "the queue grows")
             return
@@ -140,8 +173,7 @@ class _Tries:
             return
         for candidate in more_api_servers(own, rerun.evaluator.names_of(own)):
             tell(f"{candidate.api_servers} API servers")
-            quick = rerun.tester.probe(candidate, self.goal, rerun.tester.sizes.quick)
-            holds = not quick.clearly_missed and plan_evaluator.holds(candidate, self.goal)
+            holds = self._reaches(candidate, plan_evaluator)
             words = f"{candidate.api_servers} API server processes for each replica ({API_SERVERS})"
             found = GrowthStep("deployment", words, self.plan.usd_per_hour, 0.0, holds)
             if holds:
@@ -229,11 +261,7 @@ class _Tries:
         left.sort(key=lambda c: -evaluator.fluid_requests_per_s(c))
         tester = replace(self.rerun.tester, evaluator=evaluator, requests_per_s=self.goal)
         plan_evaluator = PlanEvaluator(evaluator, tester, self.rerun.prices)
-        for candidate in left[:MOST_TRIES]:
-            quick = tester.probe(candidate, self.goal, tester.sizes.quick)
-            if not quick.clearly_missed and plan_evaluator.holds(candidate, self.goal):
-                return candidate
-        return None
+        return next((candidate for candidate in left[:MOST_TRIES] if self._reaches(candidate, plan_evaluator)), None)
 
 
 def _more(own: Hardware) -> Iterator[Hardware]:

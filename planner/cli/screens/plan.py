@@ -163,7 +163,11 @@ def _capacity_lines(plan: Plan, request: PlanRequest) -> Iterator[Line]:
         yield "Capacity", "none"
     else:
         sure = percent(request.confidence)
-        yield "Capacity", f"{plan.capacity_words} with {sure} confidence in each objective ({plan.limit_words})"
+        running = " with every replica running," if plan.survival is not None else ""
+        yield (
+            "Capacity",
+            f"{plan.capacity_words}{running} with {sure} confidence in each objective ({plan.limit_words})",
+        )
     tokens, rate = plan.metric("output_tokens_per_s") or 0.0, digits(plan.requests_per_s or 0.0)
     yield "", f"{tokens:,.0f} output tokens/s at {rate} requests/s; latency, cost and energy refer to this rate"
 

@@ -104,7 +104,7 @@ def test_the_facility_multiplies_kilowatt_hours_and_nothing_else(pue: float, pow
 def test_rows_of_prices_are_hourly_prices_divided_by_the_rates(hardware: str) -> None:
     """1,000 output tokens/s are 3.6 million an hour, and 4,000 tokens/s are 14.4 million."""
     need = RentalNeed.of(parse_hardware(hardware))
-    rows = price_rows(need, 1000.0, 4000.0, kwh_per_million=2.0)
+    rows = price_rows(need, 1000.0, 4000.0, kwh_per_million=lambda idle: 2.0 + 0.5 * idle)
     assert rows == sorted(rows, key=lambda row: (round(row.usd_per_hour, 6), row.estimate or ""))
     assert {row.contract for row in rows} <= set(CONTRACT_WORDS.values())
     for row in rows:
@@ -114,7 +114,9 @@ def test_rows_of_prices_are_hourly_prices_divided_by_the_rates(hardware: str) ->
         assert row.source
         assert (row.gco2e_per_kwh is None) == (row.gco2e_per_million_output_tokens is None)
         if row.gco2e_per_kwh is not None:
-            assert row.gco2e_per_million_output_tokens == pytest.approx(2.0 * row.gco2e_per_kwh, rel=1e-12)
+            idle = sum(part.count * part.accelerators for part in row.rented) - need.accelerators
+            kwh = 2.0 + 0.5 * idle
+            assert row.gco2e_per_million_output_tokens == pytest.approx(kwh * row.gco2e_per_kwh, rel=1e-12)
         if row.cloud is not None:
             assert row.usd_per_hour == pytest.approx(sum(part.count * part.usd_per_hour for part in row.rented))
             assert sum(part.count * part.accelerators for part in row.rented) >= need.accelerators

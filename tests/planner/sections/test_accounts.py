@@ -308,7 +308,7 @@ def test_a_request_refuses_accounts_that_do_not_fit_it() -> None:
 
 def test_offers_say_of_which_instances_they_are() -> None:
     hardware = parse_hardware("h100x8")
-    rows = price_rows(RentalNeed.of(hardware, together=1), 1000.0, 4000.0, 2.0)
+    rows = price_rows(RentalNeed.of(hardware, together=1), 1000.0, 4000.0, lambda _: 2.0)
     single = next(r for r in rows if r.cloud == "verda" and r.contract == "on demand")
     assert (single.accelerators_per_instance, single.instances) == (1, 8)
     assert (single.grid_region, single.place) == ("fi", "verda FIN-02")
