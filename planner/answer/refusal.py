@@ -88,7 +88,7 @@ class Refuser:
                 name of its objective.
         """
         evaluator = self.plan_evaluator.evaluator
-        closest = _closest(discards, outcomes, evaluator)
+        closest = (self._least_missed(outcomes), None) if outcomes else _closest(discards, evaluator)
         own = evaluator.names.hardware if closest is None else evaluator.names_of(closest[0]).hardware
         missed = {**tried, **{outcome.candidate: (outcome.ratio, outcome.binding) for outcome in outcomes}}
         reasons = self._reasons(left, discards, missed)
@@ -122,6 +122,25 @@ class Refuser:
             stages=stages,
             reasons=reasons,
         )
+
+    def _least_missed(self, outcomes: Sequence[Outcome]) -> Candidate:
+        """Return the simulated candidate that misses the objectives by least.
+
+        Where short runs leave several placements within their noise, a full run of the best of each decides.
+        """
+        evaluator, tester = self.plan_evaluator.evaluator, self.plan_evaluator.tester
+        strongest = least_missed(outcomes, evaluator.fluid_requests_per_s)
+        least: dict[object, Outcome] = {}
+        for outcome in within_noise(outcomes):
+            known = least.setdefault(outcome.candidate.placement, outcome)
+            if outcome.ratio < known.ratio:
+                least[outcome.candidate.placement] = outcome
+        nearest = sorted(least.values(), key=lambda o: (o.ratio, o.candidate))[:_MAX_TRIES]
+        if len(nearest) == 1 or nearest[0].ratio >= UNSTABLE:
+            return strongest
+        contenders = dict.fromkeys([strongest, *(o.candidate for o in nearest)])
+        ratios = {c: tester.probe(c, tester.floor_per_s(c), tester.sizes.full).ratio for c in contenders}
+        return min(contenders, key=ratios.__getitem__)
 
     def _reasons(
         self,
@@ -220,7 +239,7 @@ class Refuser:
             below = _as_printed(carried)
             entry = self._entry(candidate, requests_per_s=below)
             if entry.holds:
-                yield Suggestion.simulated("rate", f"at most {rate(below)} on the closest plan", below)
+                yield Suggestion.simulated("rate", f"{rate(below)} on the closest plan", below)
                 break
 
     def _entry(self, candidate: Candidate, **changes: float) -> EvaluatedPlan:
@@ -311,11 +330,9 @@ class Refuser:
 
 
 def _closest(
-    discards: Sequence[tuple[Candidate, Discard]], outcomes: Sequence[Outcome], evaluator: Evaluator
+    discards: Sequence[tuple[Candidate, Discard]], evaluator: Evaluator
 ) -> tuple[Candidate, Discard | None] | None:
-    """Return the candidate closest to its limit: simulated candidates first, then latency bounds, then memory."""
-    if outcomes:
-        return least_missed(outcomes, evaluator.fluid_requests_per_s), None
+    """Return the candidate closest to the bound that rules it out: latency bounds first, then memory."""
     never_started = (MEMORY, REQUEST_LENGTH)
     over = [
         (d.constraint in never_started, round(d.value / d.limit, 2), distance_of(c, evaluator), c, d)
@@ -325,6 +342,12 @@ def _closest(
         return None
     *_, candidate, discard = min(over, key=lambda item: item[:4])
     return candidate, discard
+
+
+def within_noise(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Return the outcomes that miss the objectives by as little as the least one, within the noise of short runs."""
+    least = min(o.ratio for o in outcomes)
+    return [o for o in outcomes if o.ratio <= least * SHORT_RUN_MARGIN and (o.ratio >= UNSTABLE) == (least >= UNSTABLE)]
 
 
 def least_missed(outcomes: Sequence[Outcome], carried_per_s: Callable[[Candidate], float]) -> Candidate:
@@ -337,8 +360,7 @@ def least_missed(outcomes: Sequence[Outcome], carried_per_s: Callable[[Candidate
         outcomes: The outcomes, none of which meets the objectives.
         carried_per_s: Returns the estimated rate that a candidate carries, in requests/s.
     """
-    least = min(o.ratio for o in outcomes)
-    near = [o for o in outcomes if o.ratio <= least * SHORT_RUN_MARGIN and (o.ratio >= UNSTABLE) == (least >= UNSTABLE)]
+    near = within_noise(outcomes)
     strong = {o.candidate: -carried_per_s(o.candidate) for o in near}
     placement = min(near, key=lambda o: (strong[o.candidate], o.ratio, o.candidate)).candidate.placement
     same = [o for o in near if o.candidate.placement == placement]

@@ -11,7 +11,7 @@ import pytest
 from catalogs.hardware.specs import Hardware
 from planner.answer import candidate_search
 from planner.answer.evaluate import PlanEvaluator
-from planner.answer.refusal import CLOSEST, Refuser
+from planner.answer.refusal import CLOSEST, Refuser, least_missed
 from planner.evaluation.run_sizes import RunSizes
 from planner.problem.candidate import Candidate
 from planner.problem.demand import FailureTolerance
@@ -19,9 +19,9 @@ from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo, parse_slos
 from planner.problem.tariff import Tariff
-from planner.search.candidate_tester import CandidateTester
+from planner.search.candidate_tester import CandidateTester, Outcome
 from tests.planner.known_plan import KnownPlan
-from tests.planner.queue_toy import candidate
+from tests.planner.queue_toy import QueueToy, candidate
 
 SLOS = parse_slos(["ttft.p90=0.4s"])  # a replica takes 0.4 s at 7.5 requests/s
 TWO = candidate(tensor_parallel=4, replicas=2)
@@ -48,7 +48,7 @@ def test_a_rate_that_is_suggested_is_lower_and_printed_as_simulated(cluster: flo
     toy = KnownPlan(cluster=cluster)
     found = suggested(refuser(toy, requests_per_s=14.0))["rate"]
     assert found.value < 14.0
-    assert found.change == f"at most {found.value:g} requests/s on the closest plan"
+    assert found.change == f"{found.value:g} requests/s on the closest plan"
     assert found.value in {load.requests_per_s for load in toy.loads if load.whole_cluster}
     assert cluster * toy.value_s(TWO, found.value) <= 0.4
 
@@ -103,3 +103,17 @@ def test_a_budget_that_is_suggested_pays_for_the_hardware_as_it_is_printed() -> 
     for each in budgets:
         assert (each.kind, each.value) == ("budget", 65.92)
         assert each.change.startswith("a budget of $65.92 per hour instead of $50: ")
+
+
+def test_a_full_run_decides_between_placements_within_the_noise_of_short_ones() -> None:
+    """Eight replicas of one accelerator carry more than two of four, but each request takes four times as long."""
+    one = candidate(tensor_parallel=1, replicas=8, max_num_seqs=512)
+    toy = QueueToy()
+    tester = CandidateTester(toy, SLOS, RunSizes(300, 1000), 0, 0.9, 1.0)  # type: ignore[arg-type]
+    found = refuser(KnownPlan(), requests_per_s=1.0)
+    found = replace(found, plan_evaluator=replace(found.plan_evaluator, evaluator=toy, tester=tester))  # type: ignore[arg-type]
+    assert toy.fluid_requests_per_s(one) > toy.fluid_requests_per_s(TWO)
+    short = [Outcome(TWO, "infeasible", 0.0, 1.0, 1.3, "ttft.p90", None)]
+    short += [Outcome(one, "infeasible", 0.0, 1.0, 1.2, "ttft.p90", None)]
+    assert least_missed(short, toy.fluid_requests_per_s) == one
+    assert found._least_missed(short) == TWO
