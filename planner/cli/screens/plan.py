@@ -34,6 +34,13 @@ def render(answer: Answer, width: int = PIPED) -> str:
     return "\n".join([*rows, *_hardware_table(answer.hardware, width)])
 
 
+#: How sure the rows of the table of hardware are, below it.
+_FEWER_SEEDS: Final = (
+    "the hardware that is not recommended is simulated with fewer seeds, so its rates are less certain; plan --hw NAME "
+    "answers for one kind alone"
+)
+
+
 def _hardware_table(hardware: Sequence[HardwareRow], width: int) -> list[str]:
     """Return the rows of the table of all kinds of accelerator, best first; [] if there was no choice."""
     if not hardware:
@@ -49,9 +56,11 @@ def _hardware_table(hardware: Sequence[HardwareRow], width: int) -> list[str]:
     console.print(text_table(head, held, 3, "")) if held else None
     notes = [f"{row.hardware}: {row.why}" for row in hardware if row.state != "holds"]
     text = [line.rstrip() for line in lines.getvalue().split("\n") if line.strip()]
-    return (
-        [*([""] if text else []), *text, *labelled_rows("No plan", "; ".join(notes), width)] if notes else ["", *text]
-    )
+    return [
+        *(["", *text] if text else []),
+        *(labelled_rows("Note", _FEWER_SEEDS, width) if len(held) > 1 else ()),
+        *(labelled_rows("No plan", "; ".join(notes), width) if notes else ()),
+    ]
 
 
 def _figures(row: HardwareRow) -> tuple[str, ...]:
