@@ -208,9 +208,7 @@ def test_another_share_of_rejected_requests_in_the_compared_run_is_explained() -
     same = answer.model_copy(update={"best": best, "compared": compared})
     assert compared_note(same).endswith("from one run each with steps as slow as that requires")
     other = same.model_copy(update={"compared": compared.model_copy(update={"rejected_share": 0.42})})
-    words = (
-        "in its one run 42 % of the requests of the deployment above are rejected, in the 3 runs that"
-    )
+    words = "in its one run 42 % of the requests of the deployment above are rejected, in the 3 runs that"
     assert f"{words} judge it 32 %" in render(other, 400)
     assert f"{words} judge it 32 %" in page_text(agents_page(other))
 
