@@ -474,7 +474,7 @@ class PlanRequest(RequestModel):
         """Return the keys that differ from their defaults, as a scenario file holds them."""
         written = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         usual = _usual_choices(self.model, self.hardware)
-        kept = {key: value for key, value in written.items() if usual.get(key) != value}
+        kept = {key: value for key, value in written.items() if value not in (usual.get(key), {})}
         return kept | {key: getattr(self, key) for key, value in usual.items() if getattr(self, key) != value}
 
     def as_dict(self) -> dict[str, Any]:

@@ -96,6 +96,7 @@ def test_hours_of_the_users_grid_count_before_the_region(tmp_path: Path) -> None
         accounting=Accounting(carbon_hours=str(file)),
     )
     assert asked.scenario()["tariff"] == {"grid": "de"}
+    assert "tariff" not in asked.replace(tariff=Tariff()).scenario()
     for request in (asked, asked.replace(seed=3), pickle.loads(pickle.dumps(asked))):
         billed = PriceList(request.tariff, parse_hardware("l40sx4"))
         for found in (billed, billed.of_other(parse_hardware("l4x4"))):
