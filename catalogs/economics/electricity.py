@@ -9,7 +9,7 @@ import csv
 import math
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -124,6 +124,15 @@ def read_hourly_carbon(path: Path) -> HourlyCarbon:
     Raises:
         InputError: The file cannot be read, a column or an hour is missing, or a value is invalid.
     """
+    try:
+        changed = path.stat().st_mtime_ns
+    except OSError as error:
+        raise InputError(f"cannot read hourly carbon: {error}", str(path), hint=_HOW) from None
+    return _hourly_carbon(path, changed)
+
+
+@lru_cache(maxsize=8)
+def _hourly_carbon(path: Path, changed: int) -> HourlyCarbon:  # noqa: ARG001 - a changed file is read again
     try:
         with path.open(encoding="utf-8", newline="") as lines:
             reader = csv.DictReader(lines)

@@ -147,6 +147,7 @@ def _recipe(written: WorkloadFile, where: str) -> SyntheticWorkload:
         input_tokens=inputs,
         output_tokens=outputs,
         n_requests=written.requests or _requests_of(written.duration_s, arrivals, where) or DEFAULT_REQUESTS,
+        sized=bool(written.requests or written.duration_s),
         seed=written.seed,
         random_prompts=_draws_prompts(written, arrivals, inputs),
         shared_prefix=prefix,

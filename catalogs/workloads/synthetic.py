@@ -63,6 +63,7 @@ class SyntheticWorkload:
         steady_sessions: Whether turns that would arrive after n requests' time arrive as much after its beginning, as
             the turns of sessions that began before. Otherwise a run begins without sessions and ends without new ones,
             and its rate is lower, the shorter it is compared with a session.
+        sized: Whether `n_requests` is the workload's own; otherwise it is a default.
 
     Raises:
         InputError: The sessions have several turns, and all requests arrive at once.
@@ -82,6 +83,7 @@ class SyntheticWorkload:
     media: MediaBlocks | None = None
     reader: ModelSpec | None = None
     random_prompts: bool = False
+    sized: bool = True
 
     def __post_init__(self) -> None:
         if self.turns and self.media:

@@ -21,7 +21,15 @@ from catalogs.ui.html_page import (
 )
 from catalogs.ui.words import counted, digits, dollars, duration_text, percent, sure_percent
 from planner.agents.answer import AgentsAnswer, AgentsRefusal, ComparedPlan, objective_value
-from planner.agents.screen import compared_values, objective_name, plan_rows, question_words, router_words, share_words
+from planner.agents.screen import (
+    compared_note,
+    compared_values,
+    objective_name,
+    plan_rows,
+    question_words,
+    router_words,
+    share_words,
+)
 from planner.answer.plan_schema import SloResult
 
 FOOTER: Final = footer_of("plan")
@@ -134,8 +142,7 @@ def _load(answer: AgentsAnswer) -> PageSection:
 
 
 def _compared(answer: AgentsAnswer) -> PageSection:
-    sure = percent(float(answer.request["confidence"]))
-    text = f"One run each. The values hold with {sure} confidence. The first row is the deployment above."
+    text = f"The first row is the deployment above. The rows have {compared_note(answer)}."
     return PageSection("Compared", [paragraph(text), table(*compared_rows(answer), words=4)])
 
 

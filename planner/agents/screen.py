@@ -9,7 +9,7 @@ from catalogs.ui.terminal import PIPED, Line, labelled_rows
 from catalogs.ui.words import counted, digits, dollars, duration_text, percent
 from planner.agents.answer import AgentPlan, AgentsAnswer, AgentsRefusal, ComparedPlan, objective_value
 from planner.answer.plan_schema import SloResult
-from planner.evaluation.confidence import LEVEL
+from planner.evaluation.confidence import LEVEL, SEEDS
 from planner.problem.interactivity import INTERACTIVITY
 from planner.problem.latency_metrics import TPOT
 from planner.sections.refusal import refused_lines
@@ -46,8 +46,7 @@ def _lines(answer: AgentsAnswer) -> Iterator[Line]:
             tried,
         )
     if answer.others:
-        sure = percent(float(answer.request["confidence"]))
-        yield "Compared", f"the deployment above, then others: values that hold with {sure} confidence, one run each"
+        yield "Compared", f"the deployment above, then others: {compared_note(answer)}"
         for plan in (answer.compared, *answer.others[:MOST_OTHERS]):
             yield "", _compared_words(plan, answer.as_interactivity)
     for notice in answer.notices:
@@ -145,6 +144,17 @@ def _capacity_words(answer: AgentsAnswer) -> str:
     if answer.best.rejected_share and any(row.value_s is None for row in answer.best.objectives):
         return "none: requests are rejected however few agents are at work"
     return "not even one agent meets the objectives"
+
+
+def compared_note(answer: AgentsAnswer) -> str:
+    """Return how the compared plans were simulated, and why their shares of rejected requests may not be the first."""
+    sure = percent(float(answer.request["confidence"]))
+    text = f"values that hold with {sure} confidence, from one run each with steps as slow as that requires"
+    one_run, all_runs = percent(answer.compared.rejected_share), percent(answer.best.rejected_share)
+    if one_run == all_runs:
+        return text
+    of_deployment = f"{one_run} of the requests of the deployment above are rejected"
+    return f"{text}; in its one run {of_deployment}, in the {SEEDS} runs that judge it {all_runs}"
 
 
 def _compared_words(plan: ComparedPlan, as_interactivity: list[str]) -> str:

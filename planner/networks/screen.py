@@ -115,7 +115,7 @@ def _energy_line(plan: NetworkPlan, unit: str) -> str:
     intensity = "" if energy.grid_gco2e_per_kwh is None else f" at {energy.grid_gco2e_per_kwh:.0f} g/kWh"
     grid = f"grid {energy.grid_region} ({energy.grid_reason}){intensity}"
     per_unit = f"{energy_words(plan, unit)}, {carbon_words(plan, unit)}"
-    return f"{kilowatts(energy.w_mean)}; {per_unit} (PUE {energy.pue:g}; {grid})"
+    return f"{kilowatts(energy.w_mean)} at the servers; with PUE {energy.pue:g}: {per_unit} ({grid})"
 
 
 def cost_words(plan: NetworkPlan | NetworkHardwareRow, unit: str, like: NetworkPlan | None = None) -> str:

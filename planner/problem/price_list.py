@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
-from catalogs.economics.electricity import DEFAULT_PUE, DEFAULT_REGION, Grid, load_grid
+from catalogs.economics.electricity import DEFAULT_PUE, DEFAULT_REGION, Grid, load_grid, read_hourly_carbon
 from catalogs.economics.locations import LocatedGrid, locate_grid
 from catalogs.economics.prices import Price, RentalNeed
 from catalogs.hardware.specs import Hardware
@@ -15,6 +16,12 @@ from planner.problem.tariff import Tariff, table_price
 
 #: Why the grid of owned hardware is the default if `tariff.grid` names none.
 OWN_PLACE_UNKNOWN: Final = "assumed: the place of the owned hardware is unknown"
+
+#: Why the grid is that of a file of hourly carbon intensities.
+GIVEN_HOURS: Final = "as given, the mean of its hours"
+
+#: The source of its carbon intensity.
+GIVEN_FILE: Final = "your file accounting.carbon_hours"
 
 
 def rental_need(candidate: Candidate) -> RentalNeed:
@@ -91,11 +98,15 @@ class PriceList:
     def grid(self, subject: Candidate | Hardware) -> LocatedGrid:
         """Return the grid that supplies the hardware: the given one, or that of the region of the price.
 
+        Hourly carbon intensities of the user are those of the user's own grid, which counts first, with their mean.
         Owned hardware is not in the region of a price, so its grid is the given one or the default.
 
         Raises:
-            InputError: The grid is unknown.
+            InputError: The grid is unknown, or the file of hourly carbon intensities cannot be read.
         """
+        if self.tariff.carbon_hours is not None:
+            day = read_hourly_carbon(Path(self.tariff.carbon_hours))
+            return LocatedGrid(Grid(day.source, day.source, day.mean, GIVEN_FILE, None, ""), GIVEN_HOURS)
         if self.owned is not None and self.tariff.grid is None:
             return LocatedGrid(self.own_grid(), OWN_PLACE_UNKNOWN, known=False)
         return locate_grid(self.price(subject), self.tariff.grid)

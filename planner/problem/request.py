@@ -408,6 +408,7 @@ class PlanRequest(RequestModel):
 
     def _check_money(self) -> None:
         accounting, several = self.accounting, not is_one(self.hardware)
+        object.__setattr__(self, "tariff", self.tariff.supplied_by(accounting.carbon_hours))
         check_budget(self.max_usd_per_hour, self.tariff, self.hardware)
         if accounting.requests_per_user_day is not None:
             rule = "users and accounting.requests_per_user_day exclude each other"
@@ -473,7 +474,7 @@ class PlanRequest(RequestModel):
         """Return the keys that differ from their defaults, as a scenario file holds them."""
         written = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         usual = _usual_choices(self.model, self.hardware)
-        kept = {key: value for key, value in written.items() if usual.get(key) != value}
+        kept = {key: value for key, value in written.items() if value not in (usual.get(key), {})}
         return kept | {key: getattr(self, key) for key, value in usual.items() if getattr(self, key) != value}
 
     def as_dict(self) -> dict[str, Any]:

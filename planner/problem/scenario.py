@@ -181,7 +181,9 @@ def _with_peak(given: dict[str, Any]) -> dict[str, Any]:
         return given
     if "users" in given:
         raise InputError(f"{_OVER_TIME}: leave out users", given["users"], "over_time or users")
-    rate, peak = given.get("rate"), peak_of(str(given.get("workload", DEFAULT_WORKLOAD)))
+    slos = given.get("slo") or ()
+    objectives = parse_slos([slos] if isinstance(slos, str) else slos) if isinstance(slos, str | list) else ()
+    rate, peak = given.get("rate"), peak_of(str(given.get("workload", DEFAULT_WORKLOAD)), objectives)
     if isinstance(rate, int | float) and not math.isclose(rate, peak, rel_tol=_SAME):
         raise InputError(f"{_OVER_TIME}: leave out rate", rate, f"{peak:g}")
     return given | {"rate": peak}

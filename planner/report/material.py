@@ -96,11 +96,15 @@ def carbon(answer: Answer, plan: Plan) -> list[CarbonFigures]:
     if plan.energy is None:
         return []
     own = plan.energy.grid_region or (answer.reproduce.tariff.grid or DEFAULT_REGION).strip().lower()
-    found = []
+    found: list[CarbonFigures] = []
     for code in [code for code in list_grids() if code in REGIONS | {own}]:
         grid = load_grid(code)
         grams = plan.energy.kwh_per_million_output_tokens * grid.gco2e_per_kwh
         found.append(CarbonFigures(code, grid.name, grams, grid.gco2e_per_kwh, grid.gco2e_source, code == own))
+    used = plan.energy
+    if own not in list_grids() and used.grid_gco2e_per_kwh is not None:  # the user's own, of accounting.carbon_hours
+        grams, source = used.kwh_per_million_output_tokens * used.grid_gco2e_per_kwh, used.grid_source or ""
+        found.append(CarbonFigures(own, used.grid_name or own, grams, used.grid_gco2e_per_kwh, source, chosen=True))
     return sorted(found, key=lambda c: c.gco2e_per_million_output_tokens)
 
 

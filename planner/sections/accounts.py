@@ -121,8 +121,8 @@ class CarbonHours(JsonBlock):
         mean, clean = self.mean_gco2e_per_million_output_tokens, self.cleanest_gco2e_per_million_output_tokens
         hours = ", ".join(map(str, self.cleanest_hours))
         return [
-            ("Around the clock", f"{mean:,.0f} g CO2e per million output tokens", self.source),
-            ("In the cleanest hours", f"{clean:,.0f} g CO2e (hours {hours})", "for work that can wait"),
+            ("Around the clock", f"{digits(mean)} g CO2e per million output tokens", self.source),
+            ("In the cleanest hours", f"{digits(clean)} g CO2e (hours {hours})", "for work that can wait"),
         ]
 
 

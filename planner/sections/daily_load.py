@@ -41,7 +41,7 @@ from planner.evaluation.observation import Load
 from planner.evaluation.run_sizes import run_sizes
 from planner.evaluation.verdict import judge
 from planner.problem.latency_metrics import E2E
-from planner.problem.load_curve import LoadCurve
+from planner.problem.load_curve import MOST_SIMULATED, LoadCurve
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.sections.fleet_day import MOST_WINDOWS, DailyRun, FleetDay, FleetSize, Name
@@ -57,9 +57,6 @@ DAY_S: Final = 24 * HOUR_S
 
 #: Factors on the target of the autoscaler in the first and the more careful attempts.
 _AUTOSCALER_TARGET_FACTORS: Final = (1.0, 0.8, 0.6)
-
-#: Requests of a run. With more requests, an equal part of the fleet is simulated under its part of the load.
-_MAX_SIMULATED_REQUESTS: Final = 40_000
 
 #: Minimum number of replicas in such a part of an autoscaled fleet; fewer replicas would scale in coarser steps.
 _MIN_REPLICAS_PER_PART: Final = 8
@@ -115,10 +112,15 @@ class ReplicaOption(JsonBlock):
 
 
 class DailyLoad(JsonBlock):
-    """The load over time, the rate that one replica carries, and the fleets for the load."""
+    """The load over time, the rate that one replica carries, and the fleets for the load.
+
+    It is `drawn` if the workload has a rate, but is neither a trace nor a rate curve. The rates, and the objectives of
+    each option, are those of the same windows.
+    """
 
     duration_s: float
     n_requests: int
+    drawn: bool = False
     window_s: float
     rates_per_s: list[float]
     peak_per_s: float
@@ -154,19 +156,20 @@ class DailyLoadSection(Section[DailyLoad]):
         """
         request = chosen.request
         workload = request.read_workload()
-        curve = LoadCurve.of(workload, request.seed)
+        curve = LoadCurve.of(workload, request.seed, request.slos)
         requests = workload.materialise(request.seed, curve.n_requests)
         given: dict[str, Any] = dict(request.fixed.values.get("autoscaling") or {})  # type: ignore[call-overload]
         compiled = chosen.evaluator.deployments.compiled(chosen.candidate)
         each = compiled.resolved.accelerators_per_replica
-        run = DailyRun(request.slos, requests, curve.duration_s, each, partial(serve, compiled))
+        run = DailyRun(request.slos, requests, curve.duration_s, curve.n_windows, each, partial(serve, compiled))
         unit = _unit(chosen, _cold_start_s(compiled, ColdStart.model_validate(given.get("cold_start") or {})))
         with status_line(f"{curve.n_requests:,} requests over {curve.duration_s / HOUR_S:.3g} h"):
             return OverTime(run, curve, unit, chosen.error, given).block()
 
     def screen(self, block: DailyLoad, plan: Plan) -> Iterator[Line]:  # noqa: ARG002
         """Yield the load, every option with its objectives, and the cheapest option."""
-        load = f"{block.n_requests:,} requests in {hours_text(block.duration_s)}"
+        drawn = " (drawn from the distributions of the workload, not a recorded trace)" if block.drawn else ""
+        load = f"{block.n_requests:,} requests in {hours_text(block.duration_s)}{drawn}"
         rates = f"{digits(block.trough_per_s)} to {rate(block.peak_per_s)} in windows of {human_s(block.window_s)}"
         confidence = percent(block.replica_carries_sure)
         each = f"one replica carries {digits(block.replica_carries_per_s)} with {confidence} confidence"
@@ -291,7 +294,7 @@ class OverTime:
         options = [self._option(*self._first_that_holds(sizes)) for sizes in (peak, mean, self._scaled())]
         best = min((option for option in options if option.holds), key=lambda option: option.price, default=None)
         ideal = np.ceil(curve.rates / unit.carries_per_s) + unit.spare
-        own = ("duration_s", "n_requests", "window_s", "peak_per_s", "mean_per_s", "trough_per_s")
+        own = ("duration_s", "n_requests", "drawn", "window_s", "peak_per_s", "mean_per_s", "trough_per_s")
         return DailyLoad(
             **{name: getattr(curve, name) for name in own},
             rates_per_s=curve.rates.tolist(),
@@ -345,7 +348,7 @@ class OverTime:
 
     def _share(self, size: FleetSize) -> int:
         """Return the number of equal parts of the fleet; one is simulated, as round robin keeps them independent."""
-        most = max(1, self.clock.requests.n // _MAX_SIMULATED_REQUESTS)
+        most = max(1, self.clock.requests.n // MOST_SIMULATED)
         if size.scaling is not None:
             return max(1, min(most, size.most // _MIN_REPLICAS_PER_PART))
         return max(k for k in range(1, size.replicas + 1) if size.replicas % k == 0 and k <= most)

@@ -25,11 +25,6 @@ MOST_WINDOWS: Final = 0.95
 #: Number of parts of the duration for which the number of replicas is reported: hours, if it is a day.
 PARTS: Final = 24
 
-#: Mean number of requests above a percentile that a window needs to be meaningful.
-_BEYOND: Final = 5.0
-
-_MIN_WINDOWS: Final = 4
-
 Name = Literal["peak", "mean", "autoscaled"]
 
 
@@ -125,11 +120,12 @@ class FleetDay:
 
 @dataclass(frozen=True, slots=True)
 class DailyRun:
-    """Simulates a load of `duration_s` on fleets whose replicas have `each` accelerators."""
+    """Simulates a load of `duration_s` in `n_windows` windows on fleets whose replicas have `each` accelerators."""
 
     slos: tuple[Slo, ...]
     requests: RequestSet
     duration_s: float
+    n_windows: int
     each: int
     serve: Serve
 
@@ -156,14 +152,8 @@ class DailyRun:
         )
 
     def _by_window(self, run: Run, slo: Slo, speed: float, figure: Callable[..., float]) -> FloatArray:
-        """Return a figure of an objective in each window. Shape (windows,).
-
-        The windows are as short as the number of requests allows.
-        """
-        beyond = 1.0 if slo.quantile is None else 1.0 - slo.quantile
-        least = min([beyond, *(1 - s.quantile for s in self.slos if s.quantile is not None)])
-        n = int(min(4 * PARTS, max(_MIN_WINDOWS, run.requests.n * least / _BEYOND)))
-        edges = np.linspace(0.0, self.duration_s, n + 1) / speed
+        """Return a figure of an objective in each window. Shape (windows,)."""
+        edges = np.linspace(0.0, self.duration_s, self.n_windows + 1) / speed
         edges[-1] = np.inf
         return np.array([figure(run, slo, a, b) for a, b in pairwise(edges.tolist())])
 

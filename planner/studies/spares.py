@@ -268,7 +268,8 @@ class SparesDocument(JsonBlock):
     `_by_pool` hold the same by kind of replica and are empty where there is only one kind. All results are with the
     `confidence` of the answer: steps take `slow_factor` times as long as simulated. With steps as simulated,
     `held_as_simulated` is the share of windows that meet the objectives with these replicas, and `spares_as_simulated`
-    the fewest spares that would be enough; None if no tried number is.
+    the fewest spares that would be enough; None if no tried number is. `survive` is the loss that the answer had to
+    survive (`--survive`), for example "1 replica lost", which is no part of this question; None without one.
     """
 
     schema_version: int
@@ -295,6 +296,7 @@ class SparesDocument(JsonBlock):
     planned_by_pool: dict[str, int] = Field(default_factory=dict)
     tried: list[SparesTried]
     planned_replicas: int
+    survive: str | None = None
     usd_per_hour_planned: float | None
     usd_per_hour: float | None
     most: int
@@ -382,6 +384,7 @@ def spares(
         planned_by_pool=study.by_pool(planned),
         tried=tried,
         planned_replicas=sum(planned),
+        survive=rerun.request.spare.words if rerun.request.spare else None,
         usd_per_hour_planned=plan.usd_per_hour,
         usd_per_hour=_usd_per_hour(rerun, rerun.candidates[alternative], plan, study.sizes, fewest),
         most=MOST_SPARES,

@@ -243,11 +243,11 @@ def _price_lines(answer: Answer, cost: Money | None, width: int) -> Iterator[Lin
 def _energy_words(energy: Energy) -> str:
     carbon, intensity = energy.gco2e_per_million_output_tokens, energy.grid_gco2e_per_kwh
     grams = "unknown carbon" if carbon is None else f"{digits(carbon)} gCO2e"
-    grid = "" if intensity is None else f"; {grid_words(energy)} at {intensity:.0f} g/kWh"
+    grid = "" if intensity is None else f" ({grid_words(energy)} at {intensity:.0f} g/kWh)"
     return (
-        f"{kilowatts(energy.w_mean)}; {digits(energy.j_per_output_token)} J per output token; "
-        f"{digits(energy.kwh_per_million_output_tokens)} kWh, {grams} per million output tokens "
-        f"(PUE {energy.pue:g}{grid})"
+        f"{kilowatts(energy.w_mean)}, {digits(energy.j_per_output_token)} J per output token at the servers; "
+        f"with PUE {energy.pue:g}: {digits(energy.kwh_per_million_output_tokens)} kWh, "
+        f"{grams} per million output tokens{grid}"
     )
 
 

@@ -125,6 +125,8 @@ def _spares_lines(found: SparesDocument) -> Iterator[Line]:
         yield "Simulated", _tried_words(row, found.ci_level)
     if found.usd_per_hour is not None:
         yield "Cost", f"${found.usd_per_hour:.2f}/h, ${found.usd_per_hour_planned:.2f}/h as planned"
+    if found.survive is not None:
+        yield "Note", _unasked(found, found.survive)
     yield "Note", "replicas fail independently; failures of several at once (a node, a release) are not included"
 
 
@@ -135,6 +137,15 @@ def _recommended(found: SparesDocument) -> str:
     planned = "as planned" if not more else f"{abs(more)} {'more' if more > 0 else 'fewer'} than planned"
     total = _kinds(found.replicas_by_pool) or f"{replicas} in total"
     return f"{found.needed} required and {found.spares} spare replicas ({total}, {planned})"
+
+
+def _unasked(found: SparesDocument, survive: str) -> str:
+    """Return that the loss which the answer had to survive is no part of this question."""
+    text = (
+        f"the answer requires the objectives with {survive} at any time (--survive), which is no part of this question"
+    )
+    fewer = found.replicas is not None and found.replicas < found.planned_replicas
+    return f"{text}: keep the {found.planned_replicas} planned replicas where it still applies" if fewer else text
 
 
 def _as_simulated(found: SparesDocument) -> str:

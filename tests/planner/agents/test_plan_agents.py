@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from catalogs.deployments.schema import load_deployment
 from catalogs.errors import InputError
+from catalogs.ui.html_page import render as page_text
 from catalogs.ui.words import digits
 from catalogs.workloads.workload import load_workload
 from planner.agents.answer import AgentsAnswer, parse_agents_answer
@@ -25,7 +26,7 @@ from planner.agents.load import measured, requests_of
 from planner.agents.page import agents_page
 from planner.agents.plan import plan_agents
 from planner.agents.rating import Judge, Runs
-from planner.agents.screen import render
+from planner.agents.screen import compared_note, render
 from planner.cli.main import app
 from planner.pipeline import plan as plan_deployment
 from planner.problem.candidate import deployment_words
@@ -199,6 +200,17 @@ def test_the_share_of_rejected_requests_is_stated_with_the_limit() -> None:
     assert "requests are rejected however few agents are at work" in screen
     assert "unbounded" not in screen
     assert " 0 tokens/s" not in screen
+
+
+def test_another_share_of_rejected_requests_in_the_compared_run_is_explained() -> None:
+    answer = answer_to()
+    best, compared = (plan.model_copy(update={"rejected_share": 0.32}) for plan in (answer.best, answer.compared))
+    same = answer.model_copy(update={"best": best, "compared": compared})
+    assert compared_note(same).endswith("from one run each with steps as slow as that requires")
+    other = same.model_copy(update={"compared": compared.model_copy(update={"rejected_share": 0.42})})
+    words = "in its one run 42 % of the requests of the deployment above are rejected, in the 3 runs that"
+    assert f"{words} judge it 32 %" in render(other, 400)
+    assert f"{words} judge it 32 %" in page_text(agents_page(other))
 
 
 def test_a_capacity_at_the_end_of_the_search_is_a_lower_bound() -> None:

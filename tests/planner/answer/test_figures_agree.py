@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -224,8 +225,9 @@ def test_the_screen_prints_the_figures_of_the_answer(kind: str) -> None:
     assert f"{dollars(cost['usd_per_hour'])}/h ({month}, {year})" in said
     for tokens in ("input", "output", "total"):
         assert f"{dollars(cost[f'usd_per_million_{tokens}_tokens'])} per million {tokens} tokens" in said
-    assert f"{kilowatts(e['w_mean'])}; {digits(e['j_per_output_token'])} J per output token" in said
-    assert f"{digits(e['gco2e_per_million_output_tokens'])} gCO2e per million output tokens" in said
+    assert f"{kilowatts(e['w_mean'])}, {digits(e['j_per_output_token'])} J per output token at the servers; " in said
+    grams = f"{digits(e['gco2e_per_million_output_tokens'])} gCO2e per million output tokens ("
+    assert f"; with PUE {e['pue']:g}: {digits(e['kwh_per_million_output_tokens'])} kWh, {grams}" in said
     for row in best["slo"]:
         assert f"{row['metric']}.{row['stat']} = {seconds(row['value_s'])} (" in said
         assert f"{interval_words(row['ci_low_s'], row['ci_high_s'])}): met" in said
@@ -340,6 +342,27 @@ def test_an_answer_about_owned_hardware_has_one_pue_and_one_grid() -> None:
     page = page_text(answer_page(gather(parse_answer(found), swings=False)))
     assert "given: accounting.owned.pue" in page
     assert "Uptime Institute" not in page
+
+
+def test_hours_of_the_users_grid_are_the_grid_of_every_figure(tmp_path: Path) -> None:
+    """300 g/kWh on average: around the clock, in the energy of the plan, on the screen, and on the page."""
+    file = tmp_path / "co2.csv"
+    file.write_text("hour,gco2e_per_kwh\n" + "".join(f"{h},{400 if h < 12 else 200}\n" for h in range(24)))
+    asked = request("rate").replace(accounting=Accounting(carbon_hours=str(file)))
+    world = open_evaluator(asked)
+    found = make_plan(asked, world, world.elsewhere).document()
+    energy, hours = found["best"]["energy"], found["accounts"]["carbon_hours"]
+    grams = energy["gco2e_per_million_output_tokens"]
+    assert (energy["grid_gco2e_per_kwh"], energy["grid_region"]) == (300.0, str(file))
+    assert grams == pytest.approx(300.0 * energy["kwh_per_million_output_tokens"])
+    assert hours["mean_gco2e_per_million_output_tokens"] == pytest.approx(grams)
+    said = " ".join(render(parse_answer(found)).split())
+    assert f"{digits(grams)} gCO2e per million output tokens (grid {file} (as given, the mean of its hours)" in said
+    assert f"around the clock: {digits(grams)} g CO2e per million output tokens" in said
+    answer = gather(parse_answer(found), swings=False)
+    (chosen,) = (figures for figures in answer.carbon if figures.chosen)
+    assert (chosen.gco2e_per_kwh, chosen.gco2e_per_million_output_tokens) == (300.0, pytest.approx(grams))
+    assert "your file accounting.carbon_hours" in page_text(answer_page(answer))
 
 
 def test_the_screen_has_every_note_of_the_plan() -> None:

@@ -109,6 +109,7 @@ def test_the_screen_and_the_page_state_the_plan(answer: dict[str, Any], folder: 
     assert screen.startswith("Request     bert-base (text encoder) on h100x2")
     assert "embeddings per hour at 1,500 jobs/s" in screen
     assert "per 1,000,000 embeddings" in screen
+    assert " at the servers; with PUE 1.3: " in screen
     assert max(map(len, screen.split("\n"))) <= 100
     page = (folder / "answer.html").read_text()
     assert answer["best"]["words"] in page

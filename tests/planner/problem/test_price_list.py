@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,8 +14,11 @@ from catalogs.deployments.layout import Layout
 from catalogs.economics.electricity import DEFAULT_PUE, DEFAULT_REGION
 from catalogs.hardware.catalog import parse_hardware
 from planner.economics.ownership import OwnedHardware
+from planner.problem.accounting import Accounting
 from planner.problem.candidate import Candidate, Split
 from planner.problem.price_list import PriceList, rental_need
+from planner.problem.request import PlanRequest
+from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
 from planner.space.bounds import NOT_RENTED, RentalBound
 
@@ -77,6 +82,29 @@ def test_carbon_is_of_the_region_of_the_price_unless_given() -> None:
     assert prices("l40sx4", grid="de").grid(subject).grid.region == "de"
     assert prices("l40sx4", usd_per_hour=5.0).grid(subject).known is False
     assert prices("l40sx4").own_grid().region == "us"  # the place of hardware that the user owns is not known
+
+
+def test_hours_of_the_users_grid_count_before_the_region(tmp_path: Path) -> None:
+    """Eight hours of 100 g/kWh and sixteen of 400 are 300 on average, in every copy of the request."""
+    file = tmp_path / "hours.csv"
+    file.write_text("hour,gco2e_per_kwh\n" + "".join(f"{h},{100 if h < 8 else 400}\n" for h in range(24)))
+    asked = PlanRequest(
+        model="llama3.1-8b",
+        hardware="l40sx4",
+        slos=parse_slos(["p99=2s"]),
+        tariff=Tariff(grid="de"),
+        accounting=Accounting(carbon_hours=str(file)),
+    )
+    assert asked.scenario()["tariff"] == {"grid": "de"}
+    assert "tariff" not in asked.replace(tariff=Tariff()).scenario()
+    for request in (asked, asked.replace(seed=3), pickle.loads(pickle.dumps(asked))):
+        billed = PriceList(request.tariff, parse_hardware("l40sx4"))
+        for found in (billed, billed.of_other(parse_hardware("l4x4"))):
+            assert found.grid(candidate("l40sx4", 3)).grid.gco2e_per_kwh == pytest.approx(300.0)
+    file.write_text(file.read_text().replace("400", "4000"))
+    assert billed.grid(candidate("l40sx4", 3)).grid.gco2e_per_kwh == pytest.approx(2700.0)  # read again
+    without = asked.replace(accounting=Accounting())
+    assert PriceList(without.tariff, parse_hardware("l40sx4")).grid(candidate("l40sx4", 3)).grid.region == "de"
 
 
 def test_a_candidate_over_the_budget_or_without_an_instance_is_ruled_out() -> None:

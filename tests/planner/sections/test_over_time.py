@@ -15,7 +15,8 @@ from catalogs.ui.entry_point import run_command
 from catalogs.workloads.arrivals import Piecewise
 from catalogs.workloads.workload import load_workload
 from planner.cli.main import app
-from planner.problem.load_curve import LoadCurve, peak_of, steady
+from planner.problem.load_curve import MOST_SIMULATED, LoadCurve, peak_of, steady
+from planner.problem.scenario import request_of_keys
 from planner.problem.slo import parse_slos
 from planner.sections.daily_load import DailyLoadSection, OverTime, ReplicaOption, ReplicaUnit
 from planner.sections.fleet_day import DailyRun, FleetSize
@@ -51,7 +52,7 @@ def diurnal(tmp_path: Path, more: str = "", mean: float = 1.0) -> str:
 def toy(tmp_path: Path, unit: ReplicaUnit = UNIT, **more: object) -> OverTime:
     curve = LoadCurve.of(load_workload(diurnal(tmp_path)))
     arrival_s = load_workload(diurnal(tmp_path)).materialise(0, curve.n_requests).arrival_s
-    clock = DailyRun(SLOS, seats_requests(arrival_s), curve.duration_s, 1, seats_serve)
+    clock = DailyRun(SLOS, seats_requests(arrival_s), curve.duration_s, curve.n_windows, 1, seats_serve)
     return OverTime(clock, curve, unit, ERROR, **more)  # type: ignore[arg-type]
 
 
@@ -79,6 +80,48 @@ def test_the_curve_of_a_trace_is_counted(tmp_path: Path) -> None:
     even = steady(load_workload(str(file))).materialise(0, 2000, 4.0)
     assert np.ptp(even.arrival_s) == pytest.approx(500.0, rel=0.1)
     assert set(even.input_tokens.tolist()) == {100}
+
+
+def test_an_hour_is_drawn_of_a_workload_that_is_no_trace(tmp_path: Path) -> None:
+    """5.53 requests a second are 19,908 an hour; a file that states its requests, or its time, has those."""
+    curve = LoadCurve.of(load_workload("azure-conv"))
+    assert (curve.drawn, curve.n_requests) == (True, 19_908)
+    assert curve.duration_s == pytest.approx(3600, rel=0.03)
+    lengths = "input_tokens: {constant: 300}\noutput_tokens: {constant: 64}\n"
+    file = tmp_path / "w.yaml"
+    for keys, n in (("requests: 1000", 1000), ("duration_s: 200", 2000), ("", 36_000)):
+        file.write_text(f"arrivals: {{poisson: {{requests_per_s: 10}}}}\n{lengths}{keys}\n")
+        assert LoadCurve.of(load_workload(str(file))).n_requests == n
+    file.write_text(f"arrivals: {{poisson: {{requests_per_s: 1000}}}}\n{lengths}")
+    assert LoadCurve.of(load_workload(str(file))).n_requests == MOST_SIMULATED
+    assert not LoadCurve.of(load_workload(diurnal(tmp_path))).drawn
+
+
+@pytest.mark.parametrize(("slo", "windows"), [("p90=3s", 72), ("p99=3s", 14), ("p99.9=3s", 4), ("mean=3s", 72)])
+def test_windows_have_enough_requests_for_the_percentile(tmp_path: Path, slo: str, windows: int) -> None:
+    """7,200 requests: 72 windows of a hundred, of which five are beyond a p95; 500 for a p99."""
+    curve = LoadCurve.of(load_workload(diurnal(tmp_path)), slos=parse_slos([f"ttft.{slo}"]))
+    assert curve.n_windows == windows
+    assert curve.window_s == pytest.approx(7200 / windows)
+
+
+def test_rates_and_objectives_are_of_the_same_windows(tmp_path: Path) -> None:
+    block = toy(tmp_path).block()
+    assert {option.n_windows for option in block.options} == {len(block.rates_per_s)}
+    assert block.window_s * len(block.rates_per_s) == pytest.approx(block.duration_s)
+    drawn = "(drawn from the distributions of the workload, not a recorded trace)"
+    for model in (block, block.model_copy(update={"drawn": True})):
+        lines = dict(DailyLoadSection().screen(model, None))  # type: ignore[arg-type]
+        assert (drawn in lines["Load"]) == model.drawn
+
+
+def test_the_plan_is_for_the_peak_of_the_windows_of_its_objectives(tmp_path: Path) -> None:
+    keys = {"model": "llama3.2-1b", "hardware": "l4", "workload": diurnal(tmp_path), "over_time": True}
+    for slo in ("ttft.p90=2s", ["ttft.p99=2s"]):
+        asked = request_of_keys(keys | {"slo": slo})
+        curve = LoadCurve.of(load_workload(diurnal(tmp_path)), slos=asked.slos)
+        assert asked.requests_per_s == curve.peak_per_s
+        assert request_of_keys(keys | {"slo": slo, "rate": curve.peak_per_s}) == asked  # as an answer holds it
 
 
 def test_a_steady_workload_keeps_its_requests(tmp_path: Path) -> None:

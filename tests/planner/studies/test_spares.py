@@ -17,9 +17,10 @@ from catalogs.errors import InputError
 from catalogs.ui.entry_point import run_command
 from catalogs.ui.words import parse_duration
 from planner.cli.main import app
+from planner.cli.screens.studies import show_spares
 from planner.problem.slo import parse_slos
 from planner.studies.outages import FailingReplicas, Outage, binomial_bounds
-from planner.studies.spares import Observe, SpareStudy, needed_replicas
+from planner.studies.spares import Observe, SparesDocument, SpareStudy, needed_replicas
 from tests.planner.screen_intervals import unlabelled_intervals
 
 DAY_S = 86400.0
@@ -174,10 +175,56 @@ def test_needed_and_times() -> None:
         parse_duration("soon")
 
 
+@pytest.mark.parametrize(
+    ("survive", "replicas", "says"),
+    [
+        (None, 2, ""),
+        ("1 replica lost", 2, "no part of this question: keep the 3 planned replicas"),
+        ("1 replica lost", 3, "requires the objectives with 1 replica lost at any time (--survive)"),
+    ],
+)
+def test_a_loss_that_the_answer_survives_is_said_to_be_no_part_of_the_question(
+    survive: str | None, replicas: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = SparesDocument(
+        schema_version=1,
+        mtbf_s=30 * DAY_S,
+        restart_s=600.0,
+        availability=0.999,
+        requests_per_s=8.0,
+        window_s=DAY_S,
+        windows_must_hold=0.9,
+        n_windows=2000,
+        ci_level=0.9,
+        slo=["ttft.p99=1s"],
+        needed=2,
+        formula=0,
+        late_allowed=0.01,
+        spares=replicas - 2,
+        replicas=replicas,
+        confidence=0.9,
+        slow_factor=1.1,
+        held_as_simulated=0.95,
+        spares_as_simulated=0,
+        tried=[],
+        planned_replicas=3,
+        survive=survive,
+        usd_per_hour_planned=None,
+        usd_per_hour=None,
+        most=8,
+    )
+    show_spares(found)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert says in shown
+    assert ("--survive" in shown) == (survive is not None)
+    assert ("keep the 3 planned replicas" in shown) == (survive is not None and replicas < 3)
+
+
 def test_spares_of_a_plan_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answer, target = tmp_path / "a.json", tmp_path / "s.json"
     asked = ["--model", "llama3.2-1b", "--slo", "ttft.p90=1s", "--hw", "l4x4", "--precision", "native"]
     fixed = ["--set", "search.trials=1", "--set", "tensor_parallel=1", "--rate", "8", "--json", str(answer)]
+    fixed += ["--survive", "1"]
     assert run_command("plan", app, [*asked, *fixed]) == 0
     terms = ["--mtbf", "1d", "--restart", "2min", "--window", "4h"]
     status = run_command("plan", app, ["spares", str(answer), *terms, "--json", str(target)])
@@ -190,6 +237,7 @@ def test_spares_of_a_plan_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert float(row["late_by_down"]["0"]) < 0.1
     shown = capsys.readouterr().out
     assert "spare replicas" in shown
+    assert found["survive"] == "1 replica lost"
     assert " of windows meet the objectives (90 % interval: " in shown
     assert unlabelled_intervals(shown) == []
 
