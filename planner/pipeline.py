@@ -85,7 +85,7 @@ def make_plan(
     """
     started = time.perf_counter()
     space = _Space(*apply_bounds(request, evaluator))
-    prices = PriceList(request.tariff, evaluator.names.hardware, request.accounting.owned)
+    prices = PriceList.of(request.tariff, evaluator.names.hardware, request.accounting)
     plan_evaluator = PlanEvaluator(evaluator, tester_of(request, evaluator, space.left), prices, workers.map)
     searched = group_search(request, plan_evaluator, space.left, workers, progress)
     entries = _entries_of(request, plan_evaluator, searched)

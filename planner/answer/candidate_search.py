@@ -233,7 +233,7 @@ def first_plan_on(
     own = request.replace(hardware=hardware.text, search=options, max_usd_per_hour=None)
     tried: dict[Candidate, bool] = {}
     try:
-        evaluator, prices = elsewhere(hardware), PriceList(request.tariff, hardware, request.accounting.owned)
+        evaluator, prices = elsewhere(hardware), PriceList.of(request.tariff, hardware, request.accounting)
         prices.check()
         left, _ = apply_bounds(own, evaluator)
     except InputError:

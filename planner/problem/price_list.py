@@ -11,6 +11,7 @@ from catalogs.economics.locations import LocatedGrid, locate_grid
 from catalogs.economics.prices import Price, RentalNeed
 from catalogs.hardware.specs import Hardware
 from planner.economics.ownership import OwnedHardware
+from planner.problem.accounting import Accounting
 from planner.problem.candidate import Candidate
 from planner.problem.tariff import Tariff, table_price
 
@@ -49,11 +50,18 @@ class PriceList:
         tariff: The tariff of the request.
         whole: The hardware that the user's own price, if given, applies to.
         owned: The user's figures of owned hardware; energy and carbon are then those of its site.
+        carbon_hours: File with the hourly carbon intensities of the user's own grid; None for the grids of the catalog.
     """
 
     tariff: Tariff
     whole: Hardware
     owned: OwnedHardware | None = None
+    carbon_hours: str | None = None
+
+    @classmethod
+    def of(cls, tariff: Tariff, whole: Hardware, accounting: Accounting) -> PriceList:
+        """Return the prices of hardware, with the owned hardware and the grid of the user's accounting."""
+        return cls(tariff, whole, accounting.owned, accounting.carbon_hours)
 
     @property
     def pue(self) -> float:
@@ -104,8 +112,8 @@ class PriceList:
         Raises:
             InputError: The grid is unknown, or the file of hourly carbon intensities cannot be read.
         """
-        if self.tariff.carbon_hours is not None:
-            day = read_hourly_carbon(Path(self.tariff.carbon_hours))
+        if self.carbon_hours is not None:
+            day = read_hourly_carbon(Path(self.carbon_hours))
             return LocatedGrid(Grid(day.source, day.source, day.mean, GIVEN_FILE, None, ""), GIVEN_HOURS)
         if self.owned is not None and self.tariff.grid is None:
             return LocatedGrid(self.own_grid(), OWN_PLACE_UNKNOWN, known=False)
@@ -121,7 +129,7 @@ class PriceList:
 
     def of_other(self, hardware: Hardware) -> PriceList:
         """Return the catalog prices of other hardware; the user's own price applies to the requested hardware only."""
-        return PriceList(self.tariff.replace(usd_per_hour=None), hardware, self.owned)
+        return replace(self, tariff=self.tariff.replace(usd_per_hour=None), whole=hardware)
 
     def check(self) -> None:
         """Look up the price and the grid once.

@@ -408,7 +408,6 @@ class PlanRequest(RequestModel):
 
     def _check_money(self) -> None:
         accounting, several = self.accounting, not is_one(self.hardware)
-        object.__setattr__(self, "tariff", self.tariff.supplied_by(accounting.carbon_hours))
         check_budget(self.max_usd_per_hour, self.tariff, self.hardware)
         if accounting.requests_per_user_day is not None:
             rule = "users and accounting.requests_per_user_day exclude each other"

@@ -6,9 +6,9 @@ An unknown price is None; if the request names a cloud, a region or a commitment
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Final, Self
 
-from pydantic import PrivateAttr, model_validator
+from pydantic import model_validator
 
 from catalogs.economics.instances import COMMITMENTS, ON_DEMAND, list_clouds
 from catalogs.economics.prices import Price, RentalNeed, discounted_price, rental_price
@@ -46,29 +46,6 @@ class Tariff(RequestModel):
     grid: Annotated[
         str | None, key("Electricity grid of the hardware (default: at the price's region).", POWER, former="--grid")
     ] = None
-
-    _carbon_hours: str | None = PrivateAttr(default=None)
-
-    @property
-    def carbon_hours(self) -> str | None:
-        """Return the file with the hourly carbon intensities of the user's own grid: `accounting.carbon_hours`."""
-        return self._carbon_hours
-
-    def supplied_by(self, carbon_hours: str | None) -> Self:
-        """Return the tariff with the carbon intensities of a file in place of those of the catalog; None for those."""
-        if carbon_hours == self._carbon_hours:
-            return self
-        found = self.model_copy()
-        found._carbon_hours = carbon_hours
-        return found
-
-    def replace(self, **changes: Any) -> Self:
-        """Return a validated copy with some fields changed, on the same grid.
-
-        Raises:
-            InputError: The changed values break a rule.
-        """
-        return super().replace(**changes).supplied_by(self._carbon_hours)
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -255,7 +255,7 @@ def make_front(
         KeyboardInterrupt: The search was interrupted before a point was simulated.
     """
     started = time.perf_counter()
-    prices = PriceList(request.tariff, evaluator.names.hardware, request.accounting.owned)
+    prices = PriceList.of(request.tariff, evaluator.names.hardware, request.accounting)
     left, ruled_out = apply_bounds(request, evaluator)
     unpriced = sorted({c.hardware.accelerator.name for c in left if prices.price(c) is None})
     if unpriced and any(axis.name == "cost" for axis in axes):

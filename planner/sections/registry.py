@@ -47,7 +47,7 @@ def compute_sections(request: PlanRequest, best: EvaluatedPlan, evaluator: Evalu
     """Return the blocks of the recommended plan by section name; empty for an evaluator that does not simulate."""
     if not isinstance(evaluator, HardwareChoiceEvaluator):
         return {}
-    prices = PriceList(request.tariff, evaluator.names.hardware, request.accounting.owned)
+    prices = PriceList.of(request.tariff, evaluator.names.hardware, request.accounting)
     chosen = ChosenPlan(request, best, evaluator.of(best.candidate), prices, evaluator.named)
     return {section.name: section.compute(chosen) for section in SECTIONS if section.wanted(request)}
 

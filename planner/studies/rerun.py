@@ -68,7 +68,7 @@ class Rerun:
     def prices(self) -> PriceList:
         """Return the prices of all hardware of the request."""
         request = self.request
-        return PriceList(request.tariff, self.evaluator.names.hardware, request.accounting.owned)
+        return PriceList.of(request.tariff, self.evaluator.names.hardware, request.accounting)
 
     @property
     def tester(self) -> CandidateTester:

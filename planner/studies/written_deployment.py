@@ -70,7 +70,7 @@ class WrittenDeployment:
         tokens = max(pool.limits.max_num_batched_tokens for pool in pools)
         seqs = max(pool.limits.max_num_seqs for pool in pools)
         evaluator = SimulatedEvaluator.of(request, hardware, largest_limits=(tokens, seqs))
-        prices = PriceList(request.tariff, hardware, request.accounting.owned)
+        prices = PriceList.of(request.tariff, hardware, request.accounting)
         prices.check()
         return cls(written, pools, request, evaluator, prices, _candidate(written, pools), _tester(evaluator))
 

@@ -98,13 +98,14 @@ def test_hours_of_the_users_grid_count_before_the_region(tmp_path: Path) -> None
     assert asked.scenario()["tariff"] == {"grid": "de"}
     assert "tariff" not in asked.replace(tariff=Tariff()).scenario()
     for request in (asked, asked.replace(seed=3), pickle.loads(pickle.dumps(asked))):
-        billed = PriceList(request.tariff, parse_hardware("l40sx4"))
+        billed = PriceList.of(request.tariff, parse_hardware("l40sx4"), request.accounting)
         for found in (billed, billed.of_other(parse_hardware("l4x4"))):
             assert found.grid(candidate("l40sx4", 3)).grid.gco2e_per_kwh == pytest.approx(300.0)
     file.write_text(file.read_text().replace("400", "4000"))
     assert billed.grid(candidate("l40sx4", 3)).grid.gco2e_per_kwh == pytest.approx(2700.0)  # read again
     without = asked.replace(accounting=Accounting())
-    assert PriceList(without.tariff, parse_hardware("l40sx4")).grid(candidate("l40sx4", 3)).grid.region == "de"
+    placed = PriceList.of(without.tariff, parse_hardware("l40sx4"), without.accounting)
+    assert placed.grid(candidate("l40sx4", 3)).grid.region == "de"
 
 
 def test_a_candidate_over_the_budget_or_without_an_instance_is_ruled_out() -> None:
