@@ -10,6 +10,7 @@ from catalogs.io.json_block import JsonBlock
 from planner.answer.answer_schema import Reproduce, SearchSummary, Suggestion
 from planner.answer.plan_schema import SloResult, Stats
 from planner.economics.money import Money
+from planner.economics.rack_power import unused_words
 from planner.networks.request import NetworkRequest
 
 SCHEMA_VERSION: Final = 1
@@ -65,9 +66,14 @@ class JobMetrics(JsonBlock):
 
 
 class UnitEnergy(JsonBlock):
-    """The energy of a plan: watts and joules are at the servers, Wh and grams include the facility (`pue`)."""
+    """The energy of a plan: watts and joules are at the servers, Wh and grams include the facility (`pue`).
+
+    `unused_w` is the part of `w_mean` that accelerators draw that are rented with the plan and not used; it is in all
+    other figures too. Answers of earlier versions do not have it.
+    """
 
     w_mean: float
+    unused_w: float = 0.0
     j_per_unit: float
     wh_per_unit: float
     gco2e_per_unit: float | None
@@ -161,6 +167,12 @@ class NetworkPlan(JsonBlock):
     def usd_per_hour(self) -> float | None:
         """Return the price of the plan; None if it is unknown."""
         return None if self.cost is None else self.cost.usd_per_hour
+
+    @property
+    def unused_words(self) -> str:
+        """Return the share of the energy that rented accelerators that are not used take; empty without any."""
+        idle = None if self.cost is None else self.cost.idle_accelerators
+        return unused_words(self.energy.unused_w, self.energy.w_mean, idle or 0)
 
 
 class NetworkHardwareRow(JsonBlock):

@@ -65,6 +65,8 @@ def _feasible(answer: NetworkAnswer, best: NetworkPlan) -> Iterator[Line]:
     yield from _capacity(answer, best)
     yield from _money(best, unit)
     yield "Energy", _energy_line(best, unit)
+    if best.unused_words:
+        yield "", best.unused_words
     yield from _machine(best)
     for other in answer.alternatives:
         yield "Alternative", f"{other.words}: {difference_words(best, other, unit)}"
