@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,6 +16,7 @@ from catalogs.ui.words import counted, digits
 from catalogs.units import HOUR_S
 from planner.answer.answer_schema import SearchSummary
 from planner.networks.assess import JobAssessor, NetworkOutcome
+from planner.networks.counts import CandidateCounts
 from planner.networks.evaluation import JobEvaluator
 from planner.networks.measure import PlanBuilder, SizedCandidate
 from planner.networks.mix import JobMix, read_jobs
@@ -68,6 +68,11 @@ class NetworkPlanner:
     def assessor(self) -> JobAssessor:
         """Return what measures its candidates."""
         return self.builder.assessor
+
+    @property
+    def counts(self) -> CandidateCounts:
+        """Return what became of each candidate so far."""
+        return CandidateCounts.of(self.kinds, self.assessor.evaluator.simulated)
 
     def hardware(self) -> list[Hardware]:
         """Return the hardware to search, and note the rest.
@@ -256,7 +261,8 @@ def _refusal(request: NetworkRequest, planner: NetworkPlanner, progress: Searche
     """Return why no plan meets the request, with the number of searches for changes that would."""
     changed = _ChangedRequests(progress)
     found = refuse(request, planner.builder, planner.kinds, changed.best)
-    return found.model_copy(update={"n_searches": changed.n_searches, "n_jobs": changed.n_jobs})
+    counted = {"n_searches": changed.n_searches, "n_jobs": changed.n_jobs}
+    return found.model_copy(update=counted | {"reasons": planner.counts.reasons})
 
 
 def _job_block(mix: JobMix) -> JobBlock:
@@ -274,27 +280,19 @@ def _job_block(mix: JobMix) -> JobBlock:
 
 
 def _summary(planner: NetworkPlanner, seconds: float) -> SearchSummary:
-    searches = [kind.search for kind in planner.kinds]
-    reasons: Counter[str] = Counter()
-    for kind in planner.kinds:
-        reasons.update(kind.space.reasons)
+    searches, counts = [kind.search for kind in planner.kinds], planner.counts
     measured = sum(len(search.outcomes) for search in searches)
-    overloaded = sum(search.n_overloaded for search in searches)
-    if overloaded:
-        reasons["full batches on all the hardware serve fewer jobs than required, or none is within the budget"] = (
-            overloaded
-        )
     complete = all(search.complete for search in searches)
     return SearchSummary(
-        n_space=sum(kind.space.n for kind in planner.kinds),
-        n_bounded_out=reasons.total(),
-        n_simulated=planner.assessor.evaluator.n_candidates,
+        n_space=counts.n,
+        n_bounded_out=counts.bounded_out.total(),
+        n_simulated=counts.n_simulated,
         n_pruned=0,
         seconds=seconds,
         seed=planner.request.seed,
         method="all candidates except those that cannot win" if complete else "the most promising candidates",
         n_resumed=sum(search.n_resumed for search in searches),
-        bounded_out=dict(reasons.most_common()),
+        bounded_out=dict(counts.bounded_out.most_common()),
         n_requests=planner.assessor.evaluator.n_simulated,
         n_trials=measured,
         n_searches=len(searches),

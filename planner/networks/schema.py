@@ -7,13 +7,16 @@ from typing import Any, Final, Literal
 from pydantic import Field, field_serializer
 
 from catalogs.io.json_block import JsonBlock
-from planner.answer.answer_schema import Reproduce, SearchSummary, Suggestion
+from planner.answer.answer_schema import Reproduce, SearchSummary, Suggestion, main_reasons
 from planner.answer.plan_schema import SloResult, Stats
 from planner.economics.money import Money
 from planner.economics.rack_power import unused_words
 from planner.networks.request import NetworkRequest
 
 SCHEMA_VERSION: Final = 1
+
+#: Reasons why candidates are not the answer that a screen states for a refused request.
+_SHOWN: Final = 6
 
 
 class JobPart(JsonBlock):
@@ -190,6 +193,7 @@ class NetworkHardwareRow(JsonBlock):
 class NetworkRefusal(JsonBlock):
     """Why no plan meets the request: the binding constraint, the closest plan, and changes that would meet it.
 
+    `reasons` counts each candidate once, by the reason why it is not the answer.
     `n_searches` and `n_jobs` are the searches for these changes, and the jobs that they simulated; the summary of the
     search does not include them.
     """
@@ -200,6 +204,11 @@ class NetworkRefusal(JsonBlock):
     reasons: dict[str, int] = Field(default_factory=dict)
     n_searches: int = 0
     n_jobs: int = 0
+
+    @property
+    def main_reasons(self) -> dict[str, int]:
+        """Return the most common reasons, and the number of the other candidates in one entry."""
+        return main_reasons(self.reasons, "infeasible.reasons", _SHOWN)
 
 
 class NetworkAnswer(JsonBlock):

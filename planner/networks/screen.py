@@ -197,8 +197,9 @@ def _search(answer: NetworkAnswer) -> Line:
         searches = f"{refusal.n_searches} {'search' if refusal.n_searches == 1 else 'searches'}"
         more = f"{searches} for what would meet it, with {counted(refusal.n_jobs, 'job')}; "
     return "Search", (
-        f"{counted(search.n_space, 'candidate')}: {search.n_bounded_out} ruled out by bounds, {search.n_simulated} "
-        f"simulated with {counted(search.n_requests, 'job')}; {search.method}; {more}{search.seconds:.1f} s"
+        f"{counted(search.n_space, 'candidate')}: {search.n_bounded_out} ruled out by bounds, "
+        f"{search.n_not_simulated} not simulated, {search.n_simulated} simulated "
+        f"with {counted(search.n_requests, 'job')}; {search.method}; {more}{search.seconds:.1f} s"
     )
 
 
@@ -212,7 +213,7 @@ def _refused(answer: NetworkAnswer) -> Iterator[Line]:
         () if refusal is None else refusal.what_would_meet_it,
         "a lower rate, TensorRT, more hardware",
     )
-    yield from ruled_out_lines(search.main_reasons, search, "ruled out: ")
+    yield from ruled_out_lines({} if refusal is None else refusal.main_reasons, search)
     for notice in search.left_out:
         yield "Note", notice
     yield "Repeat", answer.reproduce.command

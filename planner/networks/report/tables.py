@@ -152,6 +152,7 @@ def reproduction(answer: NetworkAnswer) -> TextTable:
         ("seed", str(again.seed)),
         ("calibration", again.calibration),
         ("candidates", f"{search.n_space:,}, of which bounds ruled out {search.n_bounded_out:,}"),
+        ("not simulated", f"{search.n_not_simulated:,}"),
         ("simulated", f"{search.n_simulated:,}, with {search.n_requests:,} jobs"),
         ("search", f"{search.method}, {search.seconds:.1f} s"),
         *again.versions.items(),
