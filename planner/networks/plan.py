@@ -23,13 +23,22 @@ from planner.networks.mix import JobMix, read_jobs
 from planner.networks.refusal import refuse
 from planner.networks.reproduction import reproduce
 from planner.networks.request import NetworkRequest
-from planner.networks.schema import SCHEMA_VERSION, JobBlock, JobPart, NetworkAnswer, NetworkHardwareRow, NetworkRefusal
+from planner.networks.schema import (
+    SCHEMA_VERSION,
+    JobBlock,
+    JobPart,
+    NetworkAnswer,
+    NetworkHardwareRow,
+    NetworkPlan,
+    NetworkRefusal,
+)
 from planner.networks.search import KindSearch, Progress, SearchesProgress, search_jobs, study_name
 from planner.networks.service import JobService
 from planner.networks.space import make_space
 from planner.problem.hardware_choice import choose_hardware, is_any, is_one
 from planner.problem.reproduction import digest
 from planner.problem.tariff import least_or_given_price, require_price
+from planner.search.candidate_tester import HALF_TIE
 from planner.search.study import SearchSettings, need_storage
 
 N_ALTERNATIVES: Final = 2
@@ -175,6 +184,12 @@ class NetworkPlanner:
                 found += [sized] if sized.met else []
         return found
 
+    def alternative(self, best: SizedCandidate, other: SizedCandidate) -> NetworkPlan:
+        """Return the plan of another candidate than the best, which says whether the simpler of two that tie won."""
+        (ours, our_distance), (theirs, their_distance) = self._value(best), self._value(other)
+        ties = abs(theirs - ours) <= HALF_TIE * abs(ours) and our_distance < their_distance
+        return self.builder.plan(other).model_copy(update={"ties": ties})
+
 
 def plan_network(request: NetworkRequest, progress: Progress | None = None) -> NetworkAnswer:
     """Return the answer to a request for a plan of a network; one that cannot be met is `feasible` False.
@@ -205,7 +220,7 @@ def plan_network(request: NetworkRequest, progress: Progress | None = None) -> N
         job=_job_block(planner.mix),
         feasible=bool(winners),
         best=planner.builder.plan(winners[0]) if winners else None,
-        alternatives=[planner.builder.plan(found) for found in rest],
+        alternatives=[planner.alternative(winners[0], found) for found in rest],
         infeasible=refusal,
         search=_summary(planner, time.perf_counter() - started),
         hardware=_rows(planner, winners),

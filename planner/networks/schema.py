@@ -144,6 +144,7 @@ class LoadPoint(JsonBlock):
 class NetworkPlan(JsonBlock):
     """One plan of an answer: a deployment that `simulate` reads, and its figures at `requests_per_s` jobs/s.
 
+    `ties` is true for an alternative that is as good by the objective as the recommended plan, which is simpler.
     `curve` holds the plan from a light load to its capacity. The capacity is `capacity_requests_per_s` for a rate of
     jobs and `capacity_users` for users.
     """
@@ -165,6 +166,7 @@ class NetworkPlan(JsonBlock):
     error: PriceError
     curve: list[LoadPoint] = Field(default_factory=list)
     notices: list[str] = Field(default_factory=list)
+    ties: bool = False
 
     @property
     def usd_per_hour(self) -> float | None:

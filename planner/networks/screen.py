@@ -16,6 +16,9 @@ from planner.networks.schema import NetworkAnswer, NetworkHardwareRow, NetworkPl
 from planner.sections.refusal import NO_REASON, refused_lines, ruled_out_lines
 from planner.sections.section import interval_words, level_words, verdict_words
 
+#: Why an alternative that is as good by the objective is not the recommended plan.
+TIE_WORDS: Final = "a tie: the simpler deployment is recommended"
+
 #: Amounts per unit below this are written per thousand or million units.
 _SMALL: Final = 0.01
 
@@ -188,7 +191,8 @@ def difference_words(best: NetworkPlan, other: NetworkPlan, unit: str) -> str:
         found.append(f"capacity {capacity}")
     if other.cost is not None and other.cost.usd_per_hour is not None:
         found.append(f"{dollars(other.cost.usd_per_hour)}/h, {cost_words(other, unit, best)}")
-    return ", ".join([*found, energy_words(other, unit, best)])
+    found.append(energy_words(other, unit, best))
+    return ", ".join([*found, *([TIE_WORDS] if other.ties else [])])
 
 
 def _search(answer: NetworkAnswer) -> Line:

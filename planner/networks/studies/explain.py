@@ -12,7 +12,7 @@ from catalogs.ui.terminal import ProgressCallback
 from catalogs.ui.words import counted, digits, human_s, percent, seconds
 from planner.networks.plan import best_of
 from planner.networks.schema import NetworkAnswer, NetworkPlan
-from planner.networks.screen import capacity_words, cost_words, energy_words
+from planner.networks.screen import TIE_WORDS, capacity_words, cost_words, energy_words
 from planner.networks.studies.inputs import find_network_binding
 from planner.networks.studies.whatif import builder_of, candidate_of, check_calibration
 from planner.studies.binding import Binding
@@ -108,7 +108,7 @@ def why_not(best: NetworkPlan, other: NetworkPlan, unit: str) -> str:
         reasons.append(f"{cost}, {percent(other.usd_per_unit / best.usd_per_unit - 1, signed=True)}")
     change = other.energy.j_per_unit / best.energy.j_per_unit - 1
     reasons.append(f"{energy_words(other, unit, best)}, {percent(change, signed=True)}")
-    return "; ".join(reasons)
+    return "; ".join([*reasons, *([TIE_WORDS] if other.ties else [])])
 
 
 def _binds(plan: NetworkPlan, binding: Binding | None) -> str:

@@ -15,12 +15,13 @@ from catalogs.ui.entry_point import run_command
 from catalogs.workloads.jobs import JobWorkload
 from planner.cli.main import app
 from planner.economics.rack_power import idle_w
-from planner.networks.plan import plan_network
+from planner.networks.plan import NetworkPlanner, plan_network
 from planner.networks.report.page import write_page
 from planner.networks.request import network_request
 from planner.networks.schema import NetworkAnswer
-from planner.networks.screen import error_words, render
+from planner.networks.screen import difference_words, error_words, render
 from planner.networks.service import error_factor
+from planner.networks.studies.explain import why_not
 from simulator.jobs.simulate import simulate_jobs
 from simulator.networks.factors import interval_factor
 from tests.planner.networks.known_jobs import one as known
@@ -115,6 +116,32 @@ def test_the_search_for_the_least_energy_counts_accelerators_that_are_rented_and
     scores = [assessor(known("h100x1")).score for assessor in (one, eight)]
     assert scores[0] is not None
     assert scores[1] == pytest.approx(scores[0] + 7 * idle_w(parse_hardware("h100x1")) / 0.5)
+
+
+def test_an_alternative_that_ties_with_a_simpler_plan_says_so() -> None:
+    """One replica of each carries the rate, at the same price: larger batches and instances are less simple."""
+    keys = {"model": "resnet50", "hardware": "l4", "slo": "e2e.p90=100ms", "rate": 20, **SMALL}
+    answer = plan_network(network_request(keys | {"tariff.usd_per_hour": 1.0}))
+    assert answer.best is not None
+    planner = NetworkPlanner.of(answer.request)
+    sized = planner.builder.sized
+    simple, other, two = (
+        planner.alternative(sized(known("l4", **best), 20.0), sized(known("l4", **changes), 20.0))
+        for best, changes in (({"max_batch": 2}, {}), ({}, {"max_batch": 2}), ({}, {"max_batch": 2, "instances": 2}))
+    )
+    assert (simple.ties, other.ties, two.ties) == (False, True, True)
+    tie = "a tie: the simpler deployment is recommended"
+    assert tie in difference_words(answer.best, other, "image")
+    assert tie in why_not(answer.best, other, "image")
+    assert tie not in difference_words(answer.best, simple, "image")
+    assert tie not in why_not(answer.best, simple, "image")
+
+
+def test_an_alternative_that_costs_more_does_not_tie() -> None:
+    keys = {"model": "resnet50", "hardware": "l4x1,h100x1", "slo": "e2e.p90=100ms", "rate": 20, **SMALL}
+    answer = plan_network(network_request(keys))
+    assert [other.ties for other in answer.alternatives] == [False]
+    assert "a tie" not in render(answer)
 
 
 def test_each_objective_is_met_at_the_confidence(answer: dict[str, Any]) -> None:
