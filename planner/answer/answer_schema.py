@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -96,6 +97,16 @@ class Refusal(JsonBlock):
     reasons: dict[str, int] = Field(default_factory=dict)
 
 
+def main_reasons(reasons: Mapping[str, int], key: str, most: int = MAIN_REASONS) -> dict[str, int]:
+    """Return the first reasons, and the number of the others in one entry that names the key of them all in JSON."""
+    found = list(reasons.items())
+    if len(found) <= most:
+        return dict(found)
+    rest = found[most - 1 :]
+    others = f"one of {len(rest)} other reasons applies ({key} in JSON has all)"
+    return {**dict(found[: most - 1]), others: sum(n for _, n in rest)}
+
+
 class SearchSummary(JsonBlock):
     """How the answer was found.
 
@@ -130,12 +141,7 @@ class SearchSummary(JsonBlock):
     @property
     def main_reasons(self) -> dict[str, int]:
         """Return the most common reasons why bounds rule candidates out, and the number of the others in one entry."""
-        reasons = list(self.bounded_out.items())
-        if len(reasons) <= MAIN_REASONS:
-            return dict(reasons)
-        rest = reasons[MAIN_REASONS - 1 :]
-        others = f"one of {len(rest)} other reasons applies (search.bounded_out in JSON has all)"
-        return {**dict(reasons[: MAIN_REASONS - 1]), others: sum(n for _, n in rest)}
+        return main_reasons(self.bounded_out, "search.bounded_out")
 
     @property
     def n_not_simulated(self) -> int:

@@ -12,8 +12,9 @@ from calibration.accuracy.stated_error import ALL_WAITING, WAITING_METRICS, in_w
 from catalogs.deployments.schema import Deployment
 from catalogs.io.json_block import JsonBlock
 from catalogs.io.yaml_files import validate_as
-from catalogs.ui.words import counted, kilowatts, percent, rate
+from catalogs.ui.words import percent, rate
 from planner.economics.money import Energy, Money
+from planner.economics.rack_power import unused_words
 from planner.evaluation.confidence import LEVEL, Confidence
 from planner.problem.candidate import deployment_words
 from planner.problem.latency_metrics import LATENCY_METRICS
@@ -369,11 +370,10 @@ class Plan(JsonBlock):
     @property
     def unused_words(self) -> str:
         """Return the share of the energy that rented accelerators that are not used take; empty without any."""
-        if self.energy is None or not self.unused_w:
+        if self.energy is None:
             return ""
-        n = (None if self.cost is None else self.cost.idle_accelerators) or 0
-        which = f"the {counted(n, 'rented accelerator')} that {'is' if n == 1 else 'are'} not used"
-        return f"{percent(self.unused_w / self.energy.w_mean)} of it ({kilowatts(self.unused_w)}) is drawn by {which}"
+        idle = None if self.cost is None else self.cost.idle_accelerators
+        return unused_words(self.unused_w, self.energy.w_mean, idle or 0)
 
     def metric(self, name: str) -> float | None:
         """Return a number of the metrics block; None where there is none."""

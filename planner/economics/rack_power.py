@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from calibration.power.model import capped_w
 from catalogs.hardware.specs import Hardware
-from catalogs.ui.words import kilowatts
+from catalogs.ui.words import counted, kilowatts, percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,14 @@ def unused_w(hardware: Hardware, accelerators: int) -> float:
     They are those of a rented instance that a deployment does not use. The result is in watts.
     """
     return accelerators * idle_w(hardware) / hardware.n_accelerators
+
+
+def unused_words(unused_w: float, w_mean: float, accelerators: int) -> str:
+    """Return the share of a mean power that rented accelerators that are not used take; empty without any."""
+    if not unused_w:
+        return ""
+    which = f"the {counted(accelerators, 'rented accelerator')} that {'is' if accelerators == 1 else 'are'} not used"
+    return f"{percent(unused_w / w_mean)} of it ({kilowatts(unused_w)}) is drawn by {which}"
 
 
 def most_w(hardware: Hardware) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Self
 
+from planner.economics.rack_power import unused_w
 from planner.evaluation.capacity import TOLERANCE, find_capacity
 from planner.networks.candidate import JobCandidate, price_of
 from planner.networks.evaluation import JobEvaluator, JobVerdict
@@ -63,6 +64,7 @@ class JobAssessor:
     request: NetworkRequest
     evaluator: JobEvaluator
     _usd: dict[JobCandidate, float | None] = field(default_factory=dict, repr=False)
+    _unused: dict[JobCandidate, float] = field(default_factory=dict, repr=False)
 
     def usd_per_hour(self, candidate: JobCandidate) -> float | None:
         """Return the price of the replicas of a candidate; None if no price is known."""
@@ -70,6 +72,16 @@ class JobAssessor:
             price = price_of(candidate, self.request.tariff)
             self._usd[candidate] = None if price is None else price.usd_per_hour
         return self._usd[candidate]
+
+    def unused_w(self, candidate: JobCandidate) -> float:
+        """Return the power of the accelerators that are rented with a candidate and idle, watts, at the servers.
+
+        It is 0 where the price is not that of instances, such as the user's own.
+        """
+        if candidate not in self._unused:
+            price = price_of(candidate, self.request.tariff)
+            self._unused[candidate] = 0.0 if price is None else unused_w(candidate.hardware, price.idle_accelerators)
+        return self._unused[candidate]
 
     def most_replicas(self, candidate: JobCandidate) -> int:
         """Return the replicas that the hardware and the budget allow."""
@@ -127,7 +139,8 @@ class JobAssessor:
         if verdict is None:
             joules = self._least_joules(candidate)
         else:  # at the predicted speed: slower batches would not change what a job needs
-            joules = self.evaluator.verdict(candidate, jobs_per_s, 1.0).observations[0].joules_per_job
+            plain = self.evaluator.verdict(candidate, jobs_per_s, 1.0)
+            joules = plain.observations[0].joules_per_job + self.unused_w(candidate) / plain.requests_per_s
         return joules * (self.gco2e_per_kwh(candidate) if self.request.objective == "carbon" else 1.0)
 
     def _weight(self, candidate: JobCandidate) -> float:

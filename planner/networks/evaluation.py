@@ -166,9 +166,9 @@ class JobEvaluator:
         return replace(self, request=self.request.replace(users=users), n_simulated=0, _seen={})
 
     @property
-    def n_candidates(self) -> int:
-        """Return the number of candidates that were simulated, whatever their replicas."""
-        return len({candidate.batching for candidate in self._compiled})
+    def simulated(self) -> set[tuple[object, ...]]:
+        """Return everything but the replicas of the candidates that were simulated."""
+        return {candidate.batching for candidate in self._compiled}
 
     def fluid_per_s(self, candidate: JobCandidate) -> float:
         """Return the jobs per second that all replicas serve with full batches, at the predicted speed."""

@@ -142,6 +142,7 @@ class PlanBuilder:
         units_per_s = rate * items
         price = price_of(candidate, request.tariff)
         joules = float(np.mean([o.joules_per_job for o in plain.observations]))
+        joules += self.assessor.unused_w(candidate) / rate
         cost = money(Rates(0.0, 0.0, joules * rate, rate), price)
         users = None if request.users is None else self._users_of(sized)
         return NetworkPlan(
@@ -180,6 +181,7 @@ class PlanBuilder:
     def _curve(self, candidate: JobCandidate, capacity: float, usd_per_hour: float | None) -> list[LoadPoint]:
         """Return a plan under loads up to its capacity, at the predicted speed."""
         evaluator, items = self.assessor.evaluator, self.assessor.evaluator.service.job.items
+        unused_w = self.assessor.unused_w(candidate)
         found = []
         for share in _LOADS:
             rate = share * capacity
@@ -190,7 +192,7 @@ class PlanBuilder:
                     requests_per_s=rate,
                     e2e_s=_stats(seen.e2e_s),
                     usd_per_unit=None if usd_per_hour is None else usd_per_hour / units_per_hour,
-                    wh_per_unit=1e3 * seen.joules_per_job / items / JOULES_PER_KWH * DEFAULT_PUE,
+                    wh_per_unit=1e3 * (seen.joules_per_job + unused_w / rate) / items / JOULES_PER_KWH * DEFAULT_PUE,
                 )
             )
         return found
@@ -212,6 +214,7 @@ class PlanBuilder:
         kwh = joules / JOULES_PER_KWH * DEFAULT_PUE
         return UnitEnergy(
             w_mean=joules_per_job * rate,
+            unused_w=self.assessor.unused_w(candidate),
             j_per_unit=joules,
             wh_per_unit=1e3 * kwh,
             gco2e_per_unit=kwh * located.grid.gco2e_per_kwh,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,19 +16,29 @@ from catalogs.ui.words import counted, digits
 from catalogs.units import HOUR_S
 from planner.answer.answer_schema import SearchSummary
 from planner.networks.assess import JobAssessor, NetworkOutcome
+from planner.networks.counts import CandidateCounts
 from planner.networks.evaluation import JobEvaluator
 from planner.networks.measure import PlanBuilder, SizedCandidate
 from planner.networks.mix import JobMix, read_jobs
 from planner.networks.refusal import refuse
 from planner.networks.reproduction import reproduce
 from planner.networks.request import NetworkRequest
-from planner.networks.schema import SCHEMA_VERSION, JobBlock, JobPart, NetworkAnswer, NetworkHardwareRow, NetworkRefusal
+from planner.networks.schema import (
+    SCHEMA_VERSION,
+    JobBlock,
+    JobPart,
+    NetworkAnswer,
+    NetworkHardwareRow,
+    NetworkPlan,
+    NetworkRefusal,
+)
 from planner.networks.search import KindSearch, Progress, SearchesProgress, search_jobs, study_name
 from planner.networks.service import JobService
 from planner.networks.space import make_space
 from planner.problem.hardware_choice import choose_hardware, is_any, is_one
 from planner.problem.reproduction import digest
 from planner.problem.tariff import least_or_given_price, require_price
+from planner.search.candidate_tester import HALF_TIE
 from planner.search.study import SearchSettings, need_storage
 
 N_ALTERNATIVES: Final = 2
@@ -68,6 +77,11 @@ class NetworkPlanner:
     def assessor(self) -> JobAssessor:
         """Return what measures its candidates."""
         return self.builder.assessor
+
+    @property
+    def counts(self) -> CandidateCounts:
+        """Return what became of each candidate so far."""
+        return CandidateCounts.of(self.kinds, self.assessor.evaluator.simulated)
 
     def hardware(self) -> list[Hardware]:
         """Return the hardware to search, and note the rest.
@@ -170,6 +184,12 @@ class NetworkPlanner:
                 found += [sized] if sized.met else []
         return found
 
+    def alternative(self, best: SizedCandidate, other: SizedCandidate) -> NetworkPlan:
+        """Return the plan of another candidate than the best, which says whether the simpler of two that tie won."""
+        (ours, our_distance), (theirs, their_distance) = self._value(best), self._value(other)
+        ties = abs(theirs - ours) <= HALF_TIE * abs(ours) and our_distance < their_distance
+        return self.builder.plan(other).model_copy(update={"ties": ties})
+
 
 def plan_network(request: NetworkRequest, progress: Progress | None = None) -> NetworkAnswer:
     """Return the answer to a request for a plan of a network; one that cannot be met is `feasible` False.
@@ -200,7 +220,7 @@ def plan_network(request: NetworkRequest, progress: Progress | None = None) -> N
         job=_job_block(planner.mix),
         feasible=bool(winners),
         best=planner.builder.plan(winners[0]) if winners else None,
-        alternatives=[planner.builder.plan(found) for found in rest],
+        alternatives=[planner.alternative(winners[0], found) for found in rest],
         infeasible=refusal,
         search=_summary(planner, time.perf_counter() - started),
         hardware=_rows(planner, winners),
@@ -256,7 +276,8 @@ def _refusal(request: NetworkRequest, planner: NetworkPlanner, progress: Searche
     """Return why no plan meets the request, with the number of searches for changes that would."""
     changed = _ChangedRequests(progress)
     found = refuse(request, planner.builder, planner.kinds, changed.best)
-    return found.model_copy(update={"n_searches": changed.n_searches, "n_jobs": changed.n_jobs})
+    counted = {"n_searches": changed.n_searches, "n_jobs": changed.n_jobs}
+    return found.model_copy(update=counted | {"reasons": planner.counts.reasons})
 
 
 def _job_block(mix: JobMix) -> JobBlock:
@@ -274,27 +295,19 @@ def _job_block(mix: JobMix) -> JobBlock:
 
 
 def _summary(planner: NetworkPlanner, seconds: float) -> SearchSummary:
-    searches = [kind.search for kind in planner.kinds]
-    reasons: Counter[str] = Counter()
-    for kind in planner.kinds:
-        reasons.update(kind.space.reasons)
+    searches, counts = [kind.search for kind in planner.kinds], planner.counts
     measured = sum(len(search.outcomes) for search in searches)
-    overloaded = sum(search.n_overloaded for search in searches)
-    if overloaded:
-        reasons["full batches on all the hardware serve fewer jobs than required, or none is within the budget"] = (
-            overloaded
-        )
     complete = all(search.complete for search in searches)
     return SearchSummary(
-        n_space=sum(kind.space.n for kind in planner.kinds),
-        n_bounded_out=reasons.total(),
-        n_simulated=planner.assessor.evaluator.n_candidates,
+        n_space=counts.n,
+        n_bounded_out=counts.bounded_out.total(),
+        n_simulated=counts.n_simulated,
         n_pruned=0,
         seconds=seconds,
         seed=planner.request.seed,
         method="all candidates except those that cannot win" if complete else "the most promising candidates",
         n_resumed=sum(search.n_resumed for search in searches),
-        bounded_out=dict(reasons.most_common()),
+        bounded_out=dict(counts.bounded_out.most_common()),
         n_requests=planner.assessor.evaluator.n_simulated,
         n_trials=measured,
         n_searches=len(searches),

@@ -45,10 +45,6 @@ def refuse(
         kinds: The searches.
         plan_of: Returns the best candidate of a changed request.
     """
-    reasons: dict[str, int] = {}
-    for kind in kinds:
-        for reason, n in kind.space.reasons.items():
-            reasons[reason] = reasons.get(reason, 0) + n
     closest = _closest(builder, kinds) if request.users is None else _closest_to_users(builder, kinds)
     if closest is None:
         excess = {sentence: value for kind in kinds for value, sentence in kind.space.closest.values()}
@@ -60,7 +56,6 @@ def refuse(
         binding_constraint=binding,
         closest=None if closest is None else builder.plan(closest),
         what_would_meet_it=changes,
-        reasons=reasons,
     )
 
 

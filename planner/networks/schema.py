@@ -7,12 +7,16 @@ from typing import Any, Final, Literal
 from pydantic import Field, field_serializer
 
 from catalogs.io.json_block import JsonBlock
-from planner.answer.answer_schema import Reproduce, SearchSummary, Suggestion
+from planner.answer.answer_schema import Reproduce, SearchSummary, Suggestion, main_reasons
 from planner.answer.plan_schema import SloResult, Stats
 from planner.economics.money import Money
+from planner.economics.rack_power import unused_words
 from planner.networks.request import NetworkRequest
 
 SCHEMA_VERSION: Final = 1
+
+#: Reasons why candidates are not the answer that a screen states for a refused request.
+_SHOWN: Final = 6
 
 
 class JobPart(JsonBlock):
@@ -65,9 +69,14 @@ class JobMetrics(JsonBlock):
 
 
 class UnitEnergy(JsonBlock):
-    """The energy of a plan: watts and joules are at the servers, Wh and grams include the facility (`pue`)."""
+    """The energy of a plan: watts and joules are at the servers, Wh and grams include the facility (`pue`).
+
+    `unused_w` is the part of `w_mean` that accelerators draw that are rented with the plan and not used; it is in all
+    other figures too. Answers of earlier versions do not have it.
+    """
 
     w_mean: float
+    unused_w: float = 0.0
     j_per_unit: float
     wh_per_unit: float
     gco2e_per_unit: float | None
@@ -135,6 +144,7 @@ class LoadPoint(JsonBlock):
 class NetworkPlan(JsonBlock):
     """One plan of an answer: a deployment that `simulate` reads, and its figures at `requests_per_s` jobs/s.
 
+    `ties` is true for an alternative that is as good by the objective as the recommended plan, which is simpler.
     `curve` holds the plan from a light load to its capacity. The capacity is `capacity_requests_per_s` for a rate of
     jobs and `capacity_users` for users.
     """
@@ -156,11 +166,18 @@ class NetworkPlan(JsonBlock):
     error: PriceError
     curve: list[LoadPoint] = Field(default_factory=list)
     notices: list[str] = Field(default_factory=list)
+    ties: bool = False
 
     @property
     def usd_per_hour(self) -> float | None:
         """Return the price of the plan; None if it is unknown."""
         return None if self.cost is None else self.cost.usd_per_hour
+
+    @property
+    def unused_words(self) -> str:
+        """Return the share of the energy that rented accelerators that are not used take; empty without any."""
+        idle = None if self.cost is None else self.cost.idle_accelerators
+        return unused_words(self.energy.unused_w, self.energy.w_mean, idle or 0)
 
 
 class NetworkHardwareRow(JsonBlock):
@@ -178,6 +195,7 @@ class NetworkHardwareRow(JsonBlock):
 class NetworkRefusal(JsonBlock):
     """Why no plan meets the request: the binding constraint, the closest plan, and changes that would meet it.
 
+    `reasons` counts each candidate once, by the reason why it is not the answer.
     `n_searches` and `n_jobs` are the searches for these changes, and the jobs that they simulated; the summary of the
     search does not include them.
     """
@@ -188,6 +206,11 @@ class NetworkRefusal(JsonBlock):
     reasons: dict[str, int] = Field(default_factory=dict)
     n_searches: int = 0
     n_jobs: int = 0
+
+    @property
+    def main_reasons(self) -> dict[str, int]:
+        """Return the most common reasons, and the number of the other candidates in one entry."""
+        return main_reasons(self.reasons, "infeasible.reasons", _SHOWN)
 
 
 class NetworkAnswer(JsonBlock):

@@ -16,6 +16,9 @@ from planner.networks.schema import NetworkAnswer, NetworkHardwareRow, NetworkPl
 from planner.sections.refusal import NO_REASON, refused_lines, ruled_out_lines
 from planner.sections.section import interval_words, level_words, verdict_words
 
+#: Why an alternative that is as good by the objective is not the recommended plan.
+TIE_WORDS: Final = "a tie: the simpler deployment is recommended"
+
 #: Amounts per unit below this are written per thousand or million units.
 _SMALL: Final = 0.01
 
@@ -65,6 +68,8 @@ def _feasible(answer: NetworkAnswer, best: NetworkPlan) -> Iterator[Line]:
     yield from _capacity(answer, best)
     yield from _money(best, unit)
     yield "Energy", _energy_line(best, unit)
+    if best.unused_words:
+        yield "", best.unused_words
     yield from _machine(best)
     for other in answer.alternatives:
         yield "Alternative", f"{other.words}: {difference_words(best, other, unit)}"
@@ -186,7 +191,8 @@ def difference_words(best: NetworkPlan, other: NetworkPlan, unit: str) -> str:
         found.append(f"capacity {capacity}")
     if other.cost is not None and other.cost.usd_per_hour is not None:
         found.append(f"{dollars(other.cost.usd_per_hour)}/h, {cost_words(other, unit, best)}")
-    return ", ".join([*found, energy_words(other, unit, best)])
+    found.append(energy_words(other, unit, best))
+    return ", ".join([*found, *([TIE_WORDS] if other.ties else [])])
 
 
 def _search(answer: NetworkAnswer) -> Line:
@@ -195,8 +201,9 @@ def _search(answer: NetworkAnswer) -> Line:
         searches = f"{refusal.n_searches} {'search' if refusal.n_searches == 1 else 'searches'}"
         more = f"{searches} for what would meet it, with {counted(refusal.n_jobs, 'job')}; "
     return "Search", (
-        f"{counted(search.n_space, 'candidate')}: {search.n_bounded_out} ruled out by bounds, {search.n_simulated} "
-        f"simulated with {counted(search.n_requests, 'job')}; {search.method}; {more}{search.seconds:.1f} s"
+        f"{counted(search.n_space, 'candidate')}: {search.n_bounded_out} ruled out by bounds, "
+        f"{search.n_not_simulated} not simulated, {search.n_simulated} simulated "
+        f"with {counted(search.n_requests, 'job')}; {search.method}; {more}{search.seconds:.1f} s"
     )
 
 
@@ -210,7 +217,7 @@ def _refused(answer: NetworkAnswer) -> Iterator[Line]:
         () if refusal is None else refusal.what_would_meet_it,
         "a lower rate, TensorRT, more hardware",
     )
-    yield from ruled_out_lines(search.main_reasons, search, "ruled out: ")
+    yield from ruled_out_lines({} if refusal is None else refusal.main_reasons, search)
     for notice in search.left_out:
         yield "Note", notice
     yield "Repeat", answer.reproduce.command

@@ -60,7 +60,7 @@ class JobSearch:
     Attributes:
         outcomes: The outcomes, in the order in which they were found.
         n_outclassed: Candidates that were skipped, because their bound cannot beat the best outcome.
-        n_overloaded: Candidates whose full batches do not serve the required rate on all of the hardware.
+        overloaded: Candidates whose full batches do not serve the required rate on all of the hardware.
         n_resumed: Outcomes that were read from the storage.
         complete: Whether every candidate was measured or skipped.
         interrupted: Whether the search was interrupted.
@@ -68,7 +68,7 @@ class JobSearch:
 
     outcomes: list[NetworkOutcome] = field(default_factory=list)
     n_outclassed: int = 0
-    n_overloaded: int = 0
+    overloaded: list[JobCandidate] = field(default_factory=list)
     n_resumed: int = 0
     complete: bool = True
     interrupted: bool = False
@@ -117,7 +117,7 @@ def search_jobs(
     found = JobSearch()
     bounds = {c: assessor.bound(c) for c in candidates}
     ordered = sorted((c for c in candidates if math.isfinite(bounds[c])), key=lambda c: (bounds[c], c.distance))
-    found.n_overloaded = len(candidates) - len(ordered)
+    found.overloaded = [c for c in candidates if not math.isfinite(bounds[c])]
     if not ordered:
         return found
     run = _Run(assessor, settings, ordered, bounds, found, confirm)

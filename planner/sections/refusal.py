@@ -44,10 +44,10 @@ def refused_lines(
         yield "Would meet", f"no change that was tried meets the objectives ({tried})"
 
 
-def ruled_out_lines(reasons: Mapping[str, int], search: SearchSummary, words: str = "") -> Iterator[Line]:
-    """Yield a line for each reason why candidates are not the answer; `words` stand between number and reason."""
+def ruled_out_lines(reasons: Mapping[str, int], search: SearchSummary) -> Iterator[Line]:
+    """Yield a line for each reason why candidates are not the answer."""
     for i, (reason, n) in enumerate(reasons.items()):
-        yield "" if i else "Candidates", f"{n} of {search.n_space} {words}{reason}"
+        yield "" if i else "Candidates", f"{n} of {search.n_space} {reason}"
 
 
 def refused_section(

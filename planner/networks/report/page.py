@@ -109,9 +109,10 @@ def _alternatives(answer: NetworkAnswer) -> PageSection:
 
 def _energy(answer: NetworkAnswer, plan: NetworkPlan) -> PageSection:
     energy = plan.energy
+    unused = f" {plan.unused_words}." if plan.unused_words else ""
     text = (
-        f"The plan draws {kilowatts(energy.w_mean)} at its rate, hosts and idle accelerators included. Energy per "
-        f"{answer.job.unit} counts the facility (PUE {energy.pue:g})."
+        f"The plan draws {kilowatts(energy.w_mean)} at its rate, hosts and idle accelerators included.{unused} Energy "
+        f"per {answer.job.unit} counts the facility (PUE {energy.pue:g})."
     )
     return PageSection("Energy and carbon", [paragraph(text), _drawn(tables.carbon(plan, answer.job.unit))], "Energy")
 

@@ -47,6 +47,8 @@ def load(plan: NetworkPlan) -> TextTable:
     metrics, capacity = plan.metrics, capacity_words(plan)
     known = () if capacity is None else (("Capacity", capacity),)
     limit = () if plan.limited_by is None else (("What limits it", plan.limited_by),)
+    unused_w = plan.energy.unused_w
+    unused = (("Of it, rented accelerators that are not used", kilowatts(unused_w)),) if unused_w else ()
     rows = (
         ("Rate of these figures", f"{digits(plan.requests_per_s)} jobs/s"),
         *known,
@@ -54,6 +56,7 @@ def load(plan: NetworkPlan) -> TextTable:
         ("Jobs per batch", f"{metrics.jobs_per_batch:.3g}"),
         ("Accelerators busy", percent(metrics.busy_fraction)),
         ("Power", kilowatts(plan.energy.w_mean)),
+        *unused,
     )
     return TextTable(("Under load", ""), rows, words=2)
 
@@ -149,6 +152,7 @@ def reproduction(answer: NetworkAnswer) -> TextTable:
         ("seed", str(again.seed)),
         ("calibration", again.calibration),
         ("candidates", f"{search.n_space:,}, of which bounds ruled out {search.n_bounded_out:,}"),
+        ("not simulated", f"{search.n_not_simulated:,}"),
         ("simulated", f"{search.n_simulated:,}, with {search.n_requests:,} jobs"),
         ("search", f"{search.method}, {search.seconds:.1f} s"),
         *again.versions.items(),
@@ -185,6 +189,7 @@ def _row(i: int, plan: NetworkPlan, answer: NetworkAnswer) -> dict[str, Any]:
         "usd_per_hour": plan.usd_per_hour,
         f"usd_per_{answer.job.unit}": plan.usd_per_unit,
         "w_mean": plan.energy.w_mean,
+        "unused_w": plan.energy.unused_w,
         f"j_per_{answer.job.unit}": plan.energy.j_per_unit,
         f"gco2e_per_{answer.job.unit}": plan.energy.gco2e_per_unit,
     }

@@ -12,7 +12,7 @@ from catalogs.ui.terminal import ProgressCallback
 from catalogs.ui.words import counted, digits, human_s, percent, seconds
 from planner.networks.plan import best_of
 from planner.networks.schema import NetworkAnswer, NetworkPlan
-from planner.networks.screen import capacity_words, cost_words, energy_words
+from planner.networks.screen import TIE_WORDS, capacity_words, cost_words, energy_words
 from planner.networks.studies.inputs import find_network_binding
 from planner.networks.studies.whatif import builder_of, candidate_of, check_calibration
 from planner.studies.binding import Binding
@@ -62,7 +62,7 @@ def _refused(answer: NetworkAnswer) -> Explanation:
     if refusal is None:
         return Explanation(["No deployment meets the request."], [], [], "unknown", None)
     why = [f"No deployment of {counted(search.n_space, 'candidate')} meets the request."]
-    why += [f"{n:,} of {search.n_space:,} are ruled out: {reason}." for reason, n in search.main_reasons.items()]
+    why += [f"{n:,} of them {reason}." for reason, n in refusal.main_reasons.items()]
     if refusal.closest is not None:
         why.append(f"The closest plan is {refusal.closest.words}.")
     why += [f"It would be met by {s.change} (checked by {s.verified_by})." for s in refusal.what_would_meet_it]
@@ -79,7 +79,8 @@ def _why(answer: NetworkAnswer, best: NetworkPlan) -> Iterator[str]:
         goal = f"is the cheapest that holds {counted(request.users, 'user')}"
     yield (
         f"Of {counted(search.n_space, 'deployment')}, {search.n_bounded_out:,} cannot meet the objectives or gain "
-        f"nothing (bounds) and {search.n_simulated:,} were simulated; this one {goal}."
+        f"nothing (bounds), {search.n_simulated:,} were simulated and {search.n_not_simulated:,} were not; "
+        f"this one {goal}."
     )
     near = max(best.slo, key=lambda row: (row.value_at_confidence_s or row.value_s or 0.0) / row.limit_s)
     if near.value_at_confidence_s is not None:
@@ -107,7 +108,7 @@ def why_not(best: NetworkPlan, other: NetworkPlan, unit: str) -> str:
         reasons.append(f"{cost}, {percent(other.usd_per_unit / best.usd_per_unit - 1, signed=True)}")
     change = other.energy.j_per_unit / best.energy.j_per_unit - 1
     reasons.append(f"{energy_words(other, unit, best)}, {percent(change, signed=True)}")
-    return "; ".join(reasons)
+    return "; ".join([*reasons, *([TIE_WORDS] if other.ties else [])])
 
 
 def _binds(plan: NetworkPlan, binding: Binding | None) -> str:

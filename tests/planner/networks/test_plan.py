@@ -10,16 +10,22 @@ import pytest
 import yaml
 
 from catalogs.deployments.networks import load_any_deployment
+from catalogs.hardware.catalog import parse_hardware
 from catalogs.ui.entry_point import run_command
 from catalogs.workloads.jobs import JobWorkload
 from planner.cli.main import app
-from planner.networks.plan import plan_network
+from planner.economics.rack_power import idle_w
+from planner.networks.plan import NetworkPlanner, plan_network
+from planner.networks.report.page import write_page
 from planner.networks.request import network_request
 from planner.networks.schema import NetworkAnswer
-from planner.networks.screen import error_words, render
+from planner.networks.screen import difference_words, error_words, render
 from planner.networks.service import error_factor
+from planner.networks.studies.explain import why_not
 from simulator.jobs.simulate import simulate_jobs
 from simulator.networks.factors import interval_factor
+from tests.planner.networks.known_jobs import one as known
+from tests.planner.networks.known_jobs import world
 
 #: Keys that leave few candidates.
 SMALL = {"modes": "compiled", "precisions": "bf16", "max_batch": 1, "search.trials": 3}
@@ -74,6 +80,68 @@ def test_hardware_without_measurements_has_a_wider_interval_and_says_so() -> Non
     assert "was not measured" in error_words(unknown.error)
     assert error_factor("eager", 0.5, measured=False) == 1.0  # wider, but not biased
     assert error_factor("eager", 0.95) == pytest.approx(interval_factor("eager"))
+
+
+def test_accelerators_that_are_rented_and_idle_are_in_power_energy_and_carbon(tmp_path: Path) -> None:
+    """Lambda rents eight H100 at once, verda one; the user's own price is of no instance."""
+    keys = {"model": "bge-large", "hardware": "h100x1", "slo": "e2e.p95=100ms", "rate": 400, **SMALL}
+    keys |= {"max_batch": 4}
+    billed = ({"tariff.cloud": "verda"}, {"tariff.cloud": "lambda"}, {"tariff.usd_per_hour": 1.0})
+    one, eight, own = (plan_network(network_request(keys | each)) for each in billed)
+    assert one.best is not None
+    assert eight.best is not None
+    assert own.best is not None
+    assert one.best.energy.unused_w == own.best.energy.unused_w == 0.0
+    assert one.best.energy.w_mean == own.best.energy.w_mean
+    assert one.best.unused_words == ""
+    found = eight.best.energy
+    assert found.unused_w == pytest.approx(7 * idle_w(parse_hardware("h100x1")))
+    assert found.w_mean == pytest.approx(one.best.energy.w_mean + found.unused_w)
+    assert found.j_per_unit == pytest.approx(found.w_mean / 400)
+    assert found.grid_gco2e_per_kwh is not None
+    assert found.gco2e_per_unit == pytest.approx(found.wh_per_unit / 1e3 * found.grid_gco2e_per_kwh)
+    for light, whole in zip(one.best.curve, eight.best.curve, strict=True):
+        more_j = found.unused_w / whole.requests_per_s
+        assert whole.wh_per_unit == pytest.approx(light.wh_per_unit + more_j / 3600 * found.pue)
+    words = "drawn by the 7 rented accelerators that are not used"
+    assert words in " ".join(render(eight).split())
+    assert words not in " ".join(render(one).split())
+    write_page(eight, tmp_path / "page.html")
+    assert words in (tmp_path / "page.html").read_text()
+
+
+def test_the_search_for_the_least_energy_counts_accelerators_that_are_rented_and_idle() -> None:
+    keys = {"hardware": "h100x1", "objective": "energy", "rate": 0.5}
+    one, eight = (world(lambda _: 1.0, **keys, **{"tariff.cloud": cloud}) for cloud in ("verda", "lambda"))
+    scores = [assessor(known("h100x1")).score for assessor in (one, eight)]
+    assert scores[0] is not None
+    assert scores[1] == pytest.approx(scores[0] + 7 * idle_w(parse_hardware("h100x1")) / 0.5)
+
+
+def test_an_alternative_that_ties_with_a_simpler_plan_says_so() -> None:
+    """One replica of each carries the rate, at the same price: larger batches and instances are less simple."""
+    keys = {"model": "resnet50", "hardware": "l4", "slo": "e2e.p90=100ms", "rate": 20, **SMALL}
+    answer = plan_network(network_request(keys | {"tariff.usd_per_hour": 1.0}))
+    assert answer.best is not None
+    planner = NetworkPlanner.of(answer.request)
+    sized = planner.builder.sized
+    simple, other, two = (
+        planner.alternative(sized(known("l4", **best), 20.0), sized(known("l4", **changes), 20.0))
+        for best, changes in (({"max_batch": 2}, {}), ({}, {"max_batch": 2}), ({}, {"max_batch": 2, "instances": 2}))
+    )
+    assert (simple.ties, other.ties, two.ties) == (False, True, True)
+    tie = "a tie: the simpler deployment is recommended"
+    assert tie in difference_words(answer.best, other, "image")
+    assert tie in why_not(answer.best, other, "image")
+    assert tie not in difference_words(answer.best, simple, "image")
+    assert tie not in why_not(answer.best, simple, "image")
+
+
+def test_an_alternative_that_costs_more_does_not_tie() -> None:
+    keys = {"model": "resnet50", "hardware": "l4x1,h100x1", "slo": "e2e.p90=100ms", "rate": 20, **SMALL}
+    answer = plan_network(network_request(keys))
+    assert [other.ties for other in answer.alternatives] == [False]
+    assert "a tie" not in render(answer)
 
 
 def test_each_objective_is_met_at_the_confidence(answer: dict[str, Any]) -> None:

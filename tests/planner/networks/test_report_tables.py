@@ -30,7 +30,7 @@ def test_the_capacity_is_a_rate_or_a_number_of_users(
         capacity_users=users,
         limited_by=limit,
         requests_per_s=10.0,
-        energy=SimpleNamespace(w_mean=100.0),
+        energy=SimpleNamespace(w_mean=100.0, unused_w=0.0),
     )
     rows = dict(load(cast(Any, plan)).rows)
     assert rows.get("Capacity") == words

@@ -31,7 +31,7 @@ def test_without_a_change_the_line_names_what_was_tried() -> None:
 
 
 def test_the_candidates_are_counted_by_reason() -> None:
-    assert list(ruled_out_lines({"memory": 5, "time": 4}, SEARCH, "ruled out: ")) == [
+    assert list(ruled_out_lines({"ruled out: memory": 5, "ruled out: time": 4}, SEARCH)) == [
         ("Candidates", "5 of 9 ruled out: memory"),
         ("", "4 of 9 ruled out: time"),
     ]
