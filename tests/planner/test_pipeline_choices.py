@@ -391,7 +391,7 @@ def first_plan(monkeypatch: pytest.MonkeyPatch, left: list[Candidate], *refused:
     toy = Known(fluid=faster_than_dear)
     monkeypatch.setattr(candidate_search, "apply_bounds", lambda *_: (left, {}))
     monkeypatch.setattr(candidate_search, "rental_bound", lambda *_: None)
-    monkeypatch.setattr(candidate_search, "PriceList", lambda *_: TWO_EACH)
+    monkeypatch.setattr(PriceList, "of", lambda *_: TWO_EACH)
     monkeypatch.setattr(PlanEvaluator, "entry_that_holds", lambda _self, c, *_: None if c in refused else c)
     asked = request(rate=6.0)
     return candidate_search.first_plan_on(asked, lambda _: toy, pipeline.ONE_PROCESS, parse_hardware("h100x4"))  # type: ignore[arg-type]
