@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 
@@ -139,11 +140,17 @@ def test_ranks_of_this_machine_reduce_and_gather(device: ProfiledDevice) -> None
     if reason := collective.unavailable_reason(device, 300.0):
         pytest.skip(f"hardware: {reason}" if "only one" in reason else reason)
     some = [s for s in collective.shapes(device) if s["message_bytes"] in (1024, 2**20)]
-    rows = collective.rows(some, device)
-    assert [r["status"] for r in rows] == ["ok"] * 4, rows
-    seconds = {(r["kind"], r["message_bytes"]): r["seconds"] for r in rows}
-    assert seconds["all_reduce", 2**20] > seconds["all_reduce", 1024]
-    assert all(r["ranks"] == 2 and r["role"] == FIT for r in rows)
+    least_s: dict[tuple[object, object], float] = {}
+    for _ in range(6):  # another process may disturb one measurement, which only makes it longer
+        rows = collective.rows(some, device)
+        assert [r["status"] for r in rows] == ["ok"] * 4, rows
+        assert all(r["ranks"] == 2 and r["role"] == FIT for r in rows)
+        for row in rows:
+            key = row["kind"], row["message_bytes"]
+            least_s[key] = min(float(row["seconds"]), least_s.get(key, math.inf))
+        if least_s["all_reduce", 2**20] > least_s["all_reduce", 1024]:
+            break
+    assert least_s["all_reduce", 2**20] > least_s["all_reduce", 1024]
 
 
 def test_ranks_that_never_come_back_are_ended_and_said(device: ProfiledDevice) -> None:
