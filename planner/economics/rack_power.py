@@ -58,7 +58,7 @@ def unused_w(hardware: Hardware, accelerators: int) -> float:
 
 
 def unused_words(unused_w: float, w_mean: float, accelerators: int) -> str:
-    """Return the share of a mean power that rented accelerators that are not used take; empty without any."""
+    """Return in words which part of a mean power the unused accelerators of rented instances draw; empty if none."""
     if not unused_w:
         return ""
     which = f"the {counted(accelerators, 'rented accelerator')} that {'is' if accelerators == 1 else 'are'} not used"

@@ -169,7 +169,7 @@ class _Tries:
         """
         rerun, found = self.rerun, None
         own, plan_evaluator = rerun.candidates[0], PlanEvaluator(rerun.evaluator, rerun.tester, rerun.prices)
-        if rerun.evaluator.utilisation(own, self.goal).api_server <= BINDING:
+        if rerun.evaluator.utilisation(own, self._load_per_s(own)).api_server <= BINDING:
             return
         for candidate in more_api_servers(own, rerun.evaluator.names_of(own)):
             tell(f"{candidate.api_servers} API servers")

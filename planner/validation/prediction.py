@@ -112,7 +112,7 @@ class Prediction:
         return replace(self._expected(metric, stat, value, requests_per_s), limit_s=limit)
 
     def covers(self, requests_per_s: float) -> bool:
-        """Return whether the answer has latencies at a rate between half of its lowest simulated rate and its highest.
+        """Return whether a rate lies between half of the lowest and the highest rate that the answer has simulated.
 
         Below the lowest simulated rate the latency hardly changes.
         """

@@ -318,7 +318,7 @@ class MeasuredMetric:
 
     @property
     def n(self) -> int:
-        """Return the number of samples; of gaps in a summary, about so many."""
+        """Return the number of samples; where a summary counts no gaps between tokens, an estimate."""
         if self.summary is None:
             return len(self.samples_s)
         gaps = np.nan_to_num(self.summary.output_mean_tokens, nan=2.0) - 1.0

@@ -99,7 +99,7 @@ class TowerCalls:
             yield OperatorCall("encoder_gather", "collective", 1, message)
 
     def attention(self, tiles: Num, patches_each: Num) -> list[OperatorCall]:
-        """Return the attention of `tiles` images or tiles with so many patches each, without that in windows."""
+        """Return the attention of `tiles` images or tiles of `patches_each` patches, except attention in windows."""
         found: list[OperatorCall] = []
         for group in self.tower.groups:
             if _window(group) is None:

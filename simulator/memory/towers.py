@@ -36,7 +36,7 @@ class TowerMemory:
     embeddings: float = 0.0
 
     def activation_bytes(self, language_model: float) -> float:
-        """Return the activation peak together with a language model that needs so many bytes."""
+        """Return the peak bytes of activations beside a language model whose own peak is `language_model` bytes."""
         return max(self.pass_bytes, language_model + self.embeddings)
 
 

@@ -101,7 +101,7 @@ class FormField:
 
 @dataclass(frozen=True, slots=True)
 class FormGroup:
-    """Controls under one heading."""
+    """A group of controls of the form, which stand under one heading."""
 
     title: str
     fields: tuple[FormField, ...]

@@ -74,7 +74,7 @@ def prepare(body: Mapping[str, Any], submission: Submission) -> Prepared:
 
 
 def run(task: Task) -> JobResult:
-    """Simulate the changed deployment."""
+    """Simulate the changed deployment of a task, and return its comparison with the plan as the result of the job."""
     from planner.answer.answer_schema import chosen
     from planner.networks.schema import NetworkAnswer
     from planner.studies.whatif import Changes, parse_rate, what_if

@@ -22,6 +22,9 @@ ASKED = PlanRequest(
     requests_per_s=8.0,
 )
 
+#: A load that one of two H100 carries, but not 1.2 times as much.
+LOAD = 15.0
+
 
 @cache
 def surviving() -> Answer:
@@ -53,3 +56,13 @@ def test_more_capacity_is_more_of_the_load_that_survives() -> None:
     found = growth(Rerun.of(answer), answer.best)
     assert found.goal_per_s == pytest.approx(CAPACITY_GOAL * 8.0)
     assert "with 1 replica lost, instead of 8 requests/s" in found.words
+
+
+def test_a_plan_that_carries_more_only_with_every_replica_is_not_enough() -> None:
+    """Two H100 carry 1.2 times the load together; one of them does not."""
+    answer = plan(ASKED.replace(hardware="h100x2", requests_per_s=LOAD, spare=FailureTolerance(replicas=1)))
+    best = answer.best
+    assert best is not None
+    assert (best.capacity_requests_per_s or 0.0) > CAPACITY_GOAL * LOAD
+    found = growth(Rerun.of(answer), best)
+    assert not any(step.holds and "the plan itself" in step.words for step in found.changes)
