@@ -470,8 +470,13 @@ class PlanRequest(RequestModel):
         return None
 
     def scenario(self) -> dict[str, Any]:
-        """Return the keys that differ from their defaults, as a scenario file holds them."""
+        """Return the keys that differ from their defaults, as a scenario file holds them.
+
+        The rate of a load over time is left out: it follows from the workload, and from the version that reads it.
+        """
         written = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        if self.over_time:
+            written.pop("rate", None)
         usual = _usual_choices(self.model, self.hardware)
         kept = {key: value for key, value in written.items() if value not in (usual.get(key), {})}
         return kept | {key: getattr(self, key) for key, value in usual.items() if getattr(self, key) != value}

@@ -18,6 +18,7 @@ from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import load_workload
 from planner.cli.main import app
 from planner.problem.load_curve import MOST_SIMULATED, LoadCurve, peak_of, steady
+from planner.problem.request import PlanRequest
 from planner.problem.scenario import request_of_keys
 from planner.problem.slo import parse_slos
 from planner.search.workers import ProcessPool
@@ -126,6 +127,15 @@ def test_the_plan_is_for_the_peak_of_the_windows_of_its_objectives(tmp_path: Pat
         curve = LoadCurve.of(load_workload(diurnal(tmp_path)), slos=asked.slos)
         assert asked.requests_per_s == curve.peak_per_s
         assert request_of_keys(keys | {"slo": slo, "rate": curve.peak_per_s}) == asked  # as an answer holds it
+
+
+def test_a_question_outlives_the_peak_of_its_workload_and_an_answer_keeps_it(tmp_path: Path) -> None:
+    keys = {"model": "llama3.2-1b", "hardware": "l4", "workload": diurnal(tmp_path), "over_time": True}
+    asked = request_of_keys(keys | {"slo": "ttft.p90=2s"})
+    diurnal(tmp_path, mean=2.0)
+    again = request_of_keys(asked.scenario())
+    assert again.requests_per_s == pytest.approx(2 * (asked.requests_per_s or 0), rel=0.01)
+    assert PlanRequest(**asked.as_dict()) == asked  # as another command reads it from the answer
 
 
 def test_a_steady_workload_keeps_its_requests(tmp_path: Path) -> None:
