@@ -17,6 +17,7 @@ from planner.cli.main import app
 from planner.economics.rack_power import idle_w
 from planner.networks.plan import NetworkPlanner, plan_network
 from planner.networks.report.page import write_page
+from planner.networks.report.tables import plans
 from planner.networks.request import network_request
 from planner.networks.schema import NetworkAnswer
 from planner.networks.screen import difference_words, error_words, render
@@ -133,6 +134,8 @@ def test_an_alternative_that_ties_with_a_simpler_plan_says_so() -> None:
     tie = "a tie: the simpler deployment is recommended"
     assert tie in difference_words(answer.best, other, "image")
     assert tie in why_not(answer.best, other, "image")
+    rows = plans(answer.model_copy(update={"alternatives": [other, simple]})).rows
+    assert [tie in row[1] for row in rows] == [False, True, False]
     assert tie not in difference_words(answer.best, simple, "image")
     assert tie not in why_not(answer.best, simple, "image")
 
