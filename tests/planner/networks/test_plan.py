@@ -116,7 +116,11 @@ def test_the_search_for_the_least_energy_counts_accelerators_that_are_rented_and
     one, eight = (world(lambda _: 1.0, **keys, **{"tariff.cloud": cloud}) for cloud in ("verda", "lambda"))
     scores = [assessor(known("h100x1")).score for assessor in (one, eight)]
     assert scores[0] is not None
-    assert scores[1] == pytest.approx(scores[0] + 7 * idle_w(parse_hardware("h100x1")) / 0.5)
+    idle_j = idle_w(parse_hardware("h100x1")) / 0.5
+    assert scores[1] == pytest.approx(scores[0] + 7 * idle_j)
+    bounds = [assessor.bound(known("h100x1")) for assessor in (one, eight)]
+    assert bounds[1] == pytest.approx(bounds[0] + 7 * idle_j)
+    assert eight.bound(known("h100x4")) == pytest.approx(bounds[0] + 4 * idle_j)  # four replicas leave four idle
 
 
 def test_an_alternative_that_ties_with_a_simpler_plan_says_so() -> None:
