@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import exp, hypot, log
 from statistics import NormalDist
-from typing import Final
+from typing import Final, Self
 
 from calibration.accuracy.stated_error import MEDIAN_TO_SIGMA
 from calibration.bundles.bundle import Bundle, load_bundle
@@ -101,6 +101,10 @@ class JobService:
         if accelerator.name not in self._bundles:
             self._bundles[accelerator.name] = load_bundle(accelerator)
         return self._bundles[accelerator.name]
+
+    def with_its_prices(self) -> Self:
+        """Return a service of the same jobs that shares the prices, and has used no calibration yet."""
+        return replace(self, _bundles={})
 
     @property
     def fingerprint(self) -> str:

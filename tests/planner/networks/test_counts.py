@@ -12,6 +12,7 @@ from planner.networks.report.tables import reproduction
 from planner.networks.request import network_request
 from planner.networks.schema import NetworkAnswer
 from planner.networks.screen import render
+from simulator.networks.job import price_job
 
 pytestmark = pytest.mark.runs_of(200)
 
@@ -68,3 +69,17 @@ def test_an_answer_that_counts_candidates_twice_has_no_negative_count(answer: Ne
     assert f"{search.n_space} ruled out by bounds, 3 simulated" in words
     assert "-3" not in words
     assert "not simulated" not in [row[0] for row in reproduction(old).rows]
+
+
+def test_what_would_meet_a_refused_request_prices_no_job_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    priced: list[object] = []
+
+    def price(network: Any, bundle: Any, hardware: Any, execution: Any, sizes: Any) -> Any:
+        priced.append((hardware.text, execution, tuple(sorted(sizes.items()))))
+        return price_job(network, bundle, hardware, execution, sizes)
+
+    monkeypatch.setattr("planner.networks.service.price_job", price)
+    answer = plan_network(network_request(KEYS | {"slo": "e2e.p99=1us", "rate": 5}))
+    assert answer.infeasible is not None
+    assert answer.infeasible.n_searches > 3
+    assert len(set(priced)) == len(priced)
