@@ -470,13 +470,9 @@ class PlanRequest(RequestModel):
         return None
 
     def scenario(self) -> dict[str, Any]:
-        """Return the keys that differ from their defaults, as a scenario file holds them.
-
-        The rate of a load over time is left out: it follows from the workload, and from the version that reads it.
-        """
-        written = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-        if self.over_time:
-            written.pop("rate", None)
+        """Return the keys that differ from their defaults, as a scenario file holds them."""
+        derived = {"requests_per_s"} if self.over_time else set()  # a load over time has the rate of its workload
+        written = self.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=derived)
         usual = _usual_choices(self.model, self.hardware)
         kept = {key: value for key, value in written.items() if value not in (usual.get(key), {})}
         return kept | {key: getattr(self, key) for key, value in usual.items() if getattr(self, key) != value}
