@@ -19,7 +19,7 @@ from planner.evaluation.confidence import LEVEL, Confidence
 from planner.problem.candidate import deployment_words
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
-from planner.search.candidate_tester import TIE
+from planner.search.candidate_tester import TIE, TIE_WORDS
 
 
 class Stats(JsonBlock):
@@ -393,7 +393,7 @@ def difference_words(best: Plan, other: Plan) -> str:
     if ours and theirs:
         found.append(f"{rate(theirs)} ({percent(theirs / ours - 1, signed=True)})")
         if abs(theirs / ours - 1) <= TIE:
-            found.append("a tie: the simpler deployment is recommended")
+            found.append(TIE_WORDS)
     for block, key in (("cost", "usd_per_million_output_tokens"), ("energy", "kwh_per_million_output_tokens")):
         a, b = (getattr(getattr(plan, block), key, None) for plan in (best, other))
         if a and b:

@@ -196,14 +196,23 @@ class Spread:
     @classmethod
     def of(cls, observations: Sequence[Observation], slo: Slo, error: StatedError) -> Spread:
         """Return the uncertainty of an objective's statistic over independent seeds."""
-        return cls(Factors.at(_EQUALLY_LIKELY, slo, error), log_noise(observations, slo), len(observations))
+        return cls(
+            Factors.at(_EQUALLY_LIKELY, slo, error), log_noise(seed_values(observations, slo)), len(observations)
+        )
 
 
-def log_noise(observations: Sequence[Observation], slo: Slo) -> float:
-    """Return the standard error of the logarithm of an objective's statistic over independent seeds (0: unknown)."""
-    values = np.array([slo.value_s(o.samples_s[slo.metric]) for o in observations])
-    known = len(values) > 1 and np.all(np.isfinite(values)) and np.all(values > 0)
-    return float(np.std(np.log(values), ddof=1) / math.sqrt(len(values))) if known else 0.0
+def seed_values(observations: Sequence[Observation], slo: Slo) -> FloatArray:
+    """Return the statistic of an objective for each independent seed, seconds. Shape (seeds,)."""
+    return np.array([slo.value_s(o.samples_s[slo.metric]) for o in observations])
+
+
+def log_noise(values_s: FloatArray) -> float:
+    """Return the standard error of the logarithm of a statistic over independent seeds; 0 if it is not known.
+
+    `values_s` has shape (seeds,).
+    """
+    known = len(values_s) > 1 and bool(np.all(np.isfinite(values_s)) and np.all(values_s > 0))
+    return float(np.std(np.log(values_s), ddof=1) / math.sqrt(len(values_s))) if known else 0.0
 
 
 def allowance_for(confidence: float, error: StatedError) -> ErrorAllowance:

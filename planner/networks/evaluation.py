@@ -17,7 +17,7 @@ import numpy as np
 from catalogs.arrays import FloatArray
 from catalogs.deployments.network_deployment import NetworkDeployment
 from catalogs.workloads.jobs import JobSet
-from planner.evaluation.confidence import LEVELS, SEEDS, Confidence, confidence_at_levels
+from planner.evaluation.confidence import LEVELS, SEEDS, Confidence, confidence_at_levels, log_noise
 from planner.evaluation.run_sizes import RunSizes
 from planner.networks.candidate import JobCandidate
 from planner.networks.request import NetworkRequest
@@ -256,16 +256,6 @@ class JobEvaluator:
             noise = log_noise(at_confidence.values_s(slo))
             found[slo] = confidence_at_levels(plain.value_s(slo), values_s, noise, slo, sure, levels)
         return found
-
-
-def log_noise(values_s: FloatArray) -> float:
-    """Return the standard error of the logarithm of a statistic over independent seeds; 0 if it is not known.
-
-    `values_s` has shape (seeds,).
-    """
-    if len(values_s) < 2 or not np.all(np.isfinite(values_s)):
-        return 0.0
-    return float(np.std(np.log(values_s), ddof=1) / math.sqrt(len(values_s)))
 
 
 def meets_confidence(bars: Mapping[Slo, Confidence], confidence: float) -> bool:

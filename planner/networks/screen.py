@@ -14,11 +14,9 @@ from planner.economics.money import offer_words
 from planner.networks.counts import not_simulated
 from planner.networks.deploy import NetworkPackage
 from planner.networks.schema import NetworkAnswer, NetworkHardwareRow, NetworkPlan, PriceError
+from planner.search.candidate_tester import TIE_WORDS
 from planner.sections.refusal_words import NO_REASON, refused_lines, ruled_out_lines
 from planner.sections.section import interval_words, level_words, verdict_words
-
-#: Why an alternative that is as good by the objective is not the recommended plan.
-TIE_WORDS: Final = "a tie: the simpler deployment is recommended"
 
 #: Amounts per unit below this are written per thousand or million units.
 _SMALL: Final = 0.01

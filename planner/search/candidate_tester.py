@@ -28,6 +28,9 @@ from planner.search.ordering import (
 #: Two plans that differ by at most this share tie, and the simpler one is preferred.
 TIE: Final = 0.02
 
+#: What answers say of an alternative that is as good by the objective and was not recommended.
+TIE_WORDS: Final = "a tie: the simpler deployment is recommended"
+
 #: A comparison of capacities takes half of a tie on each side, because both losses add up: a candidate that is up to
 #: this much better than the best is not measured, and a simpler one that is up to this much worse is recommended.
 HALF_TIE: Final = TIE / 2

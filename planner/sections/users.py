@@ -38,6 +38,7 @@ from planner.evaluation.confidence import (
     confidence_at_levels,
     interval,
     log_noise,
+    seed_values,
 )
 from planner.evaluation.observation import Load, Observation
 from planner.evaluation.run_sizes import run_sizes
@@ -210,7 +211,7 @@ def slo_row(
         error: Stated error of the simulator.
         sure: The confidence with which the objective must be met.
     """
-    value_s, noise = pooled_value_s(loops, slo), log_noise(loops, slo)
+    value_s, noise = pooled_value_s(loops, slo), log_noise(seed_values(loops, slo))
     waiting = np.array([pooled_waiting_share([loop], slo) for loop in slower])
     factors = Factors.at(np.array(LEVELS), slo, error, waiting).latency
     moved = factors * np.array([slo.value_s(loop.samples_s[slo.metric]) for loop in slower])

@@ -21,7 +21,7 @@ _SHARES: Final[tuple[Unit, ...]] = ("share", "confidence")
 Better = Literal["A", "B", "same", ""]
 
 #: Relative difference below which figures count as equal; two runs of one plan differ by as much.
-TIE: Final = 0.02
+SAME_WITHIN: Final = 0.02
 
 #: Deployment keys that follow from others.
 _FOLLOWS: Final = ("kv_blocks",)
@@ -63,7 +63,7 @@ class Figure:
         """Return the better side; empty if a figure is missing or neither direction is better."""
         if self.a is None or self.b is None or self.lower_is_better is None:
             return ""
-        if abs(self.a - self.b) <= TIE * max(abs(self.a), abs(self.b)):
+        if abs(self.a - self.b) <= SAME_WITHIN * max(abs(self.a), abs(self.b)):
             return "same"
         return "A" if (self.a < self.b) == self.lower_is_better else "B"
 
@@ -227,5 +227,5 @@ def _notes(a: Answer, b: Answer, one: Plan | None, two: Plan | None) -> Iterator
     if _load(a.request) != _load(b.request):
         yield "the workloads differ: latencies and costs per token refer to different requests"
     rates = [p.requests_per_s for p in (one, two) if p is not None and p.requests_per_s]
-    if len(rates) == 2 and abs(rates[0] / rates[1] - 1) > TIE:
+    if len(rates) == 2 and abs(rates[0] / rates[1] - 1) > SAME_WITHIN:
         yield "latency, cost and energy refer to the planned rate of each plan"

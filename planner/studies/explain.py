@@ -12,7 +12,7 @@ from planner.answer.answer_schema import Answer
 from planner.answer.plan_schema import Plan
 from planner.evaluation.evaluator import apply_bounds
 from planner.problem.candidate import count_words, deployment_words
-from planner.search.candidate_tester import TIE
+from planner.search.candidate_tester import TIE, TIE_WORDS
 from planner.studies.binding import Binding, find_binding
 from planner.studies.bottleneck import ResourceUse, resource_uses, simulated_pool_uses
 from planner.studies.capacity_growth import Growth, GrowthStep, growth
@@ -127,7 +127,7 @@ def why_not(answer: Answer, best: Plan, other: Plan) -> str:
     if ours and theirs:
         reasons.append(f"carries {rate(theirs)}, {percent(theirs / ours - 1, signed=True)}")
         if abs(theirs / ours - 1) <= TIE and answer.request.objective in ("cost", "throughput"):
-            reasons.append("a tie: the simpler deployment is preferred")
+            reasons.append(TIE_WORDS)
     for name, block, key in (
         ("cost per output token", "cost", "usd_per_million_output_tokens"),
         ("energy per output token", "energy", "j_per_output_token"),

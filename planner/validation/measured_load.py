@@ -20,7 +20,7 @@ from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.workloads.request_set import RequestSet
 from planner.answer.confirmed_rates import MOST_REPLICAS
-from planner.evaluation.confidence import SEEDS, Factors, interval, log_noise
+from planner.evaluation.confidence import SEEDS, Factors, interval, log_noise, seed_values
 from planner.evaluation.observation import Load, Observation
 from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, observe_window
 from planner.evaluation.verdict import pooled_value_s, pooled_waiting_share
@@ -217,5 +217,5 @@ class LoadSimulator:
         ends = self.prediction.ends
         waiting = np.array([pooled_waiting_share([seen], slo) for seen in slower])
         factors = Factors.at(np.array(ends), slo, self.prediction.error, waiting).latency
-        low, high = interval(value_s, value_s * factors * moved / base, log_noise(seeds, slo), ends)
+        low, high = interval(value_s, value_s * factors * moved / base, log_noise(seed_values(seeds, slo)), ends)
         return Expected(slo.metric, slo.stat, value_s, low, high)

@@ -8,9 +8,10 @@ from catalogs.economics.electricity import list_grids, load_grid
 from catalogs.ui.words import digits, dollars, gigabytes, kilowatts, percent, plan_name, seconds, sure_percent
 from planner.networks.counts import not_simulated
 from planner.networks.schema import NetworkAnswer, NetworkPlan
-from planner.networks.screen import TIE_WORDS, capacity_words, carbon_words, cost_words, energy_words, per_units
+from planner.networks.screen import capacity_words, carbon_words, cost_words, energy_words, per_units
 from planner.report.answer_tables import TextTable
 from planner.report.material import REGIONS
+from planner.search.candidate_tester import TIE_WORDS
 from planner.sections.section import interval_words
 
 

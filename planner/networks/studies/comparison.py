@@ -10,7 +10,7 @@ from planner.answer.answer_schema import Answer
 from planner.networks.schema import NetworkAnswer, NetworkPlan
 from planner.problem.slo import STATS
 from planner.studies.comparison import (
-    TIE,
+    SAME_WITHIN,
     Figure,
     PlanComparison,
     compare_answers,
@@ -94,5 +94,5 @@ def _notes(a: NetworkAnswer, b: NetworkAnswer, one: NetworkPlan | None, two: Net
         yield "the calibrations differ (other hardware, or another time), which may explain part of a difference"
     if a.job != b.job:
         yield "the jobs differ: latencies and costs refer to different work"
-    if one is not None and two is not None and abs(one.requests_per_s / two.requests_per_s - 1) > TIE:
+    if one is not None and two is not None and abs(one.requests_per_s / two.requests_per_s - 1) > SAME_WITHIN:
         yield "latency, cost and energy refer to the planned rate of each plan"

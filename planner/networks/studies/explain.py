@@ -13,9 +13,10 @@ from catalogs.ui.words import counted, digits, human_s, percent, seconds
 from planner.networks.counts import not_simulated
 from planner.networks.plan import best_of
 from planner.networks.schema import NetworkAnswer, NetworkPlan
-from planner.networks.screen import TIE_WORDS, capacity_words, cost_words, energy_words
+from planner.networks.screen import capacity_words, cost_words, energy_words
 from planner.networks.studies.inputs import find_network_binding
 from planner.networks.studies.whatif import builder_of, candidate_of, check_calibration
+from planner.search.candidate_tester import TIE_WORDS
 from planner.studies.binding import Binding
 from planner.studies.bottleneck import ResourceUse
 from planner.studies.capacity_growth import ACCELERATORS_TRIED, CAPACITY_GOAL, Growth, GrowthStep

@@ -8,7 +8,7 @@ from typing import Any
 from planner.answer.answer_schema import Answer
 from planner.networks.schema import NetworkAnswer
 from planner.networks.studies.comparison import compare_any
-from planner.studies.comparison import TIE, Figure
+from planner.studies.comparison import SAME_WITHIN, Figure
 from planner.web.documents.shapes import AnswerComparison, AnswerDifference, ComparedFigure
 
 
@@ -70,7 +70,7 @@ def _best(values: Sequence[float | None], lower_is_better: bool | None) -> list[
     if lower_is_better is None or len(known) < 2:
         return []
     best = min(known) if lower_is_better else max(known)
-    found = [i for i, v in enumerate(values) if v is not None and abs(v - best) <= TIE * max(abs(v), abs(best))]
+    found = [i for i, v in enumerate(values) if v is not None and abs(v - best) <= SAME_WITHIN * max(abs(v), abs(best))]
     return found if len(found) < len(known) else []
 
 

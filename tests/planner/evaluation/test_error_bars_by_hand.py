@@ -29,6 +29,7 @@ from planner.evaluation.confidence import (
     interval,
     log_noise,
     probability_met,
+    seed_values,
 )
 from planner.evaluation.observation import Load, Observation
 from planner.evaluation.verdict import ErrorAllowance, Verdict, judge
@@ -73,11 +74,11 @@ def test_without_stated_error_the_interval_is_that_of_students_t(n: int, sure: f
 
 def test_noise_is_the_error_of_the_mean_logarithm_and_nothing_where_it_is_unknown() -> None:
     observations = [seen(v) for v in (1.0, math.exp(0.2), math.exp(0.4))]
-    assert log_noise(observations, MEAN) == pytest.approx(0.2 / math.sqrt(3), rel=1e-12)
-    assert log_noise(observations[:1], MEAN) == 0.0
-    assert log_noise([seen(1.0), seen(math.inf)], MEAN) == 0.0
-    assert log_noise([seen(1.0), seen(0.0)], MEAN) == 0.0
-    assert log_noise([seen(0.0), seen(0.0)], MEAN) == 0.0
+    assert log_noise(seed_values(observations, MEAN)) == pytest.approx(0.2 / math.sqrt(3), rel=1e-12)
+    assert log_noise(seed_values(observations[:1], MEAN)) == 0.0
+    assert log_noise(seed_values([seen(1.0), seen(math.inf)], MEAN)) == 0.0
+    assert log_noise(seed_values([seen(1.0), seen(0.0)], MEAN)) == 0.0
+    assert log_noise(seed_values([seen(0.0), seen(0.0)], MEAN)) == 0.0
 
 
 def test_on_a_flat_curve_the_interval_is_that_of_the_stated_error_of_the_latency() -> None:
