@@ -205,7 +205,7 @@ class GroupSearch:
         options, calibration = self.request.search, digest(self.plan_evaluator.evaluator.fingerprint)
         name = study_name(self.request, group)
         settings = SearchSettings(trials, self.request.seed, name, options.journal, options.storage, calibration)
-        order, safest = self.counted.in_order(group), self.counted.safest_first(group)
+        order, safest = self.counted.in_order(group), partial(self.counted.safest_first, group)
         shown = partial(self._show, self.result.n_trials)
         outclassed, ended, settled = self.counted.outclassed, self._ended, self.counted.settled
         return search(order, self.counted, settings, shown, outclassed, self._lookahead, safest, ended, settled)

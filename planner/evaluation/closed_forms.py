@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from catalogs.deployments.layout import Role
 from planner.evaluation.deployments import CandidateDeployments
@@ -13,7 +14,14 @@ from planner.evaluation.queueing import ApiServerQueue, QueueingModel
 from planner.evaluation.workload_statistics import WorkloadStatistics
 from planner.problem.candidate import Candidate
 from planner.problem.slo import Slo
-from planner.space.bounds import Discard, latency_discard, length_discard, memory_discard
+from planner.space.bounds import (
+    Discard,
+    PromptGrid,
+    latency_discard,
+    length_discard,
+    memory_discard,
+    shortest_new_tokens,
+)
 from planner.space.speculative import CycleS, per_token
 from simulator.core.batch import BatchShape
 from simulator.costs.step_cost import StepCost
@@ -24,9 +32,15 @@ CandidateQueueing = QueueingModel | DisaggregatedQueueing | EncoderPoolQueueing
 
 @dataclass(slots=True)
 class StepTimes:
-    """The seconds of steps by one step cost, each computed once: candidates that share it ask for the same steps."""
+    """The seconds of steps by one step cost, each computed once: candidates that share it ask for the same steps.
+
+    Attributes:
+        cost: The step cost.
+        decodes_s: Seconds of the decode steps that queueing models ask for, by the number of sequences.
+    """
 
     cost: StepCost
+    decodes_s: dict[int, float] = field(default_factory=dict, repr=False)
     _known: dict[tuple[object, ...], float] = field(default_factory=dict, repr=False)
 
     def cycle_s(self, shape: BatchShape) -> float:
@@ -83,8 +97,13 @@ class ClosedForms:
         if not slos:
             return None
         resolved = self.deployments.resolved(pool)
-        cycle_s = per_token(self._cycle_s(self.deployments.step_cost(pool)), resolved, most=True)
-        return latency_discard(cycle_s, resolved.limits, self.statistics.sample, slos)
+        cycle_s = per_token(self._times(self.deployments.step_cost(pool)).cycle_s, resolved, most=True)
+        return latency_discard(cycle_s, resolved.limits, self.statistics.sample, slos, self._prompts)
+
+    @cached_property
+    def _prompts(self) -> PromptGrid:
+        """Return the lengths of prompts that all bounds share."""
+        return PromptGrid.of(shortest_new_tokens(self.statistics.sample))
 
     def queueing(self, candidate: Candidate) -> CandidateQueueing:
         """Return the queueing model of a candidate.
@@ -120,10 +139,11 @@ class ClosedForms:
         each = lengths.input_mean + lengths.output_mean + compiled.memory.cross_tokens
         held = compiled.memory.max_concurrency_tokens / max(each, 1.0)
         seats = int(max(1, min(candidate.max_num_seqs * candidate.layout.data_parallel, held)))
+        times = self._times(compiled.cost)
         return QueueingModel(
             replicas=candidate.replicas,
             microbatches=candidate.microbatches,
-            cycle_s=self._with_media(per_token(self._cycle_s(compiled.cost), compiled.resolved), compiled.cost),
+            cycle_s=self._with_media(per_token(times.cycle_s, compiled.resolved), compiled.cost),
             seats=max(1, seats // candidate.layout.pipeline_parallel),
             max_num_batched_tokens=candidate.max_num_batched_tokens,
             input_tokens=lengths.input_mean,
@@ -131,12 +151,13 @@ class ClosedForms:
             api_server=ApiServerQueue(compiled.resolved.engine.host, compiled.resolved.api_server_count),
             variability=lengths.variability,
             input_quantile=lengths.input_at,
+            known_step_s=times.decodes_s,
         )
 
-    def _cycle_s(self, cost: StepCost) -> CycleS:
+    def _times(self, cost: StepCost) -> StepTimes:
         if cost not in self._step_times:
             self._step_times[cost] = StepTimes(cost)
-        return self._step_times[cost].cycle_s
+        return self._step_times[cost]
 
     def _with_media(self, cycle_s: CycleS, cost: StepCost) -> CycleS:
         """Return the seconds of a step with the encoding of items spread evenly over the tokens of prompts."""

@@ -266,6 +266,6 @@ def measured_words(evaluator: SimulatedEvaluator) -> str:
 
 def _measured(evaluator: SimulatedEvaluator, candidate: Candidate) -> Iterator[tuple[str, bool]]:
     """Yield the family of each operator of a candidate, and whether its time is measured or interpolated."""
-    compiled = evaluator.deployments.compiled(candidate)
-    for call in step_calls(Shard.of(compiled.resolved), SAMPLE_STEP):
-        yield call.op.family, float(compiled.bundle.cost(call.op).origin.min()) < ROOFLINE
+    deployments = evaluator.deployments
+    for call in step_calls(Shard.of(deployments.resolved(candidate)), SAMPLE_STEP):
+        yield call.op.family, float(deployments.bundle.cost(call.op).origin.min()) < ROOFLINE

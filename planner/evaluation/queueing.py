@@ -148,6 +148,7 @@ class QueueingModel:
         api_server: The API server in front of each replica.
         variability: Sum of the squared coefficients of variation of the gaps between arrivals and of prompt lengths.
         input_quantile: Returns the prompt length at a quantile.
+        known_step_s: The results of `step_s` so far, by batch. Models of one workload and one step cost may share it.
     """
 
     replicas: int
@@ -160,15 +161,15 @@ class QueueingModel:
     api_server: ApiServerQueue
     variability: float
     input_quantile: Callable[[float], float]
-    _step_s: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    known_step_s: dict[int, float] = field(default_factory=dict, repr=False, compare=False)
 
     def step_s(self, batch: int) -> float:
         """Return the seconds of a step that decodes `batch` sequences half way through their outputs.
 
         The result is cached: every rate asks for the same few batch sizes.
         """
-        if (seconds := self._step_s.get(batch)) is None:
-            seconds = self._step_s[batch] = self.cycle_s(self._decodes(batch))
+        if (seconds := self.known_step_s.get(batch)) is None:
+            seconds = self.known_step_s[batch] = self.cycle_s(self._decodes(batch))
         return seconds
 
     def _decodes(self, batch: int) -> BatchShape:
