@@ -22,6 +22,7 @@ from planner.space.bounds import (
     memory_discard,
     shortest_new_tokens,
 )
+from planner.space.estimates import Estimates
 from planner.space.speculative import CycleS, per_token
 from simulator.core.batch import BatchShape
 from simulator.costs.step_cost import StepCost
@@ -55,22 +56,31 @@ class StepTimes:
 
 @dataclass(eq=False)
 class ClosedForms:
-    """Closed forms of the candidates of one hardware under the objectives `slos`; they need no simulation."""
+    """Closed forms of the candidates of one hardware under the objectives `slos`; they need no simulation.
+
+    `estimates` holds the results by candidate, some of which another process may have computed.
+    """
 
     deployments: CandidateDeployments
     statistics: WorkloadStatistics
     slos: Sequence[Slo]
+    estimates: Estimates = field(default_factory=Estimates, repr=False)
     _queueing: dict[Candidate, CandidateQueueing] = field(default_factory=dict, repr=False)
-    _saturation: dict[Candidate, float] = field(default_factory=dict, repr=False)
     _operator_errors: dict[Candidate, float] = field(default_factory=dict, repr=False)
     _floors: dict[tuple[object, ...], Discard | None] = field(default_factory=dict, repr=False)
     _step_times: dict[StepCost, StepTimes] = field(default_factory=dict, repr=False)
 
     def discard(self, candidate: Candidate) -> Discard | None:
-        """Return why a candidate can never meet the objectives, or None.
+        """Return why a candidate can never meet the objectives, or None; the result is cached.
 
         Each pool is checked for its memory and for the objectives that its role determines.
         """
+        known = self.estimates.discards
+        if candidate not in known:
+            known[candidate] = self._discard(candidate)
+        return known[candidate]
+
+    def _discard(self, candidate: Candidate) -> Discard | None:
         for role, pool in candidate.pools:
             found = memory_discard(self.deployments.memory(pool), self.statistics.longest, pool.states_length)
             # A prefill pool ends each request with its first token, an encoder pool without any.
@@ -207,6 +217,14 @@ class ClosedForms:
 
     def saturation_per_s(self, candidate: Candidate) -> float:
         """Return the requests per second of the whole deployment with a full batch; the result is cached."""
-        if candidate not in self._saturation:
-            self._saturation[candidate] = self.queueing(candidate).saturation_per_s
-        return self._saturation[candidate]
+        known = self.estimates.saturation_per_s
+        if candidate not in known:
+            known[candidate] = self.queueing(candidate).saturation_per_s
+        return known[candidate]
+
+    def light_per_s(self, candidate: Candidate) -> float:
+        """Return a rate of the whole deployment at which requests rarely overlap; the result is cached."""
+        known = self.estimates.light_per_s
+        if candidate not in known:
+            known[candidate] = self.queueing(candidate).light_per_s
+        return known[candidate]

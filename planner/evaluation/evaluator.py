@@ -13,6 +13,7 @@ from planner.evaluation.queueing import Utilisation
 from planner.problem.candidate import Candidate
 from planner.problem.request import PlanRequest
 from planner.space.bounds import NOT_ADMITTED, Discard
+from planner.space.estimates import GuessedLimits
 
 
 class Evaluator(Protocol):
@@ -76,6 +77,9 @@ class Evaluator(Protocol):
 
         The estimate is of the given quantile, or of the mean if `quantile` is None.
         """
+
+    def guess_capacity_per_s(self, candidate: Candidate, limits: GuessedLimits) -> float:
+        """Return the estimated highest rate at which all latencies are within limits; 0 if a light load misses one."""
 
     def utilisation(self, candidate: Candidate, requests_per_s: float, quantile: float | None = None) -> Utilisation:
         """Return the estimated utilisation of each resource at a rate.
