@@ -321,12 +321,14 @@ class QueueingModel:
         if own_per_s > OVERLOAD * self._own_saturation_per_s:
             return None
         free = max(1.0 - own_per_s * self.prefill_s, 0.02)
+        tokens_per_s, seats, known = own_per_s * self.output_tokens, float(self.seats), self.known_step_s
         batch, before = 1.0, 0.0
         for _ in range(_ROUNDS):
             if batch == before:
                 break
             before = batch
-            batch = min(own_per_s * self.output_tokens * self.step_s(max(int(batch), 1)) / free, float(self.seats))
+            whole = max(int(batch), 1)
+            batch = min(tokens_per_s * (known.get(whole) or self.step_s(whole)) / free, seats)
         return batch
 
     def run_requests(self, requests_per_s: float, n_requests: int, share: int) -> tuple[int, int]:  # noqa: ARG002
