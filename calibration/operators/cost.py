@@ -141,7 +141,7 @@ def _digest(op: Operator) -> bytes:
         value = getattr(op, name)
         if isinstance(value, np.ndarray):
             digest.update(f"{value.dtype.str}{value.shape};".encode())
-            digest.update(np.ascontiguousarray(value))
+            digest.update(np.ascontiguousarray(value).data)
         elif isinstance(value, str | int | float | None):
             digest.update(f"{value!r};".encode())
         else:
