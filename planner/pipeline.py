@@ -26,6 +26,7 @@ from planner.answer.candidate_search import (
     RACES,
     GroupSearch,
     distance_of,
+    estimates_ahead,
     first_plan_on,
     group_search,
     simplest_best,
@@ -368,7 +369,7 @@ def plan(request: PlanRequest, progress: Progress | None = None) -> Answer:
     pool = ProcessPool(usable_cores() if options.workers is None else options.workers)
     if options.storage is not None:
         need_storage(options.storage)
-    evaluator = open_evaluator(request)
+    evaluator = open_evaluator(request, partial(estimates_ahead, request, pool))
     check_sections(request, evaluator)
     if options.distributed is None:
         with search_progress() if progress is None else nullcontext(progress) as shown:

@@ -14,12 +14,16 @@ from typing import Final
 
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
+from catalogs.workloads.workload import Workload
 from planner.answer.confirmed_rates import BEST
 from planner.answer.plan_evaluator import PlanEvaluator
+from planner.evaluation.closed_forms.found_estimates import Estimates
 from planner.evaluation.evaluator import Evaluator, apply_bounds
 from planner.evaluation.multi_hardware import rental_bound
 from planner.evaluation.run_sizes import run_sizes
+from planner.evaluation.simulated_evaluator import SimulatedEvaluator
 from planner.evaluation.stability import OVERLOAD
+from planner.evaluation.workload_statistics import workload_of
 from planner.problem.candidate import Candidate, kind_of
 from planner.problem.demand import RequiredRates
 from planner.problem.latency_metrics import E2E
@@ -68,6 +72,39 @@ def tester_of(request: PlanRequest, evaluator: Evaluator, left: Sequence[Candida
 
     guess_e2e_s = partial(evaluator.guess_s, metric=E2E.name)
     return replace(plain, required=RequiredRates(request.demand, guess_e2e_s, run_e2e_s))
+
+
+def estimates_ahead(
+    request: PlanRequest, workers: WorkerPool, hardware: Sequence[Hardware]
+) -> Sequence[Estimates | None]:
+    """Return the closed forms of the candidates on each hardware, as far as the order of a search needs them.
+
+    The workers share the hardware. Only numbers come back: this process compiles the step costs of the few candidates
+    that it simulates again, which takes less time than to receive those of all, and far less memory.
+
+    None stands for those that are computed when they are needed: all of an objective whose order needs more than these
+    numbers, and those of hardware that the request does not support, where that raises the error.
+    """
+    if request.objective not in RACES:
+        return [None] * len(hardware)
+    try:
+        work = partial(_estimates_on, request, workload_of(request))
+    except InputError:
+        return [None] * len(hardware)
+    return workers.map(work, hardware)
+
+
+def _estimates_on(request: PlanRequest, workload: Workload, hardware: Hardware) -> Estimates | None:
+    """Return the closed forms of the candidates on one hardware; None if the request does not support it."""
+    try:
+        evaluator = SimulatedEvaluator.of(request.replace(hardware=hardware.text), hardware, workload)
+        left = [c for c in evaluator.space() if evaluator.discard(c) is None]
+        tester = tester_of(request, evaluator, left)
+        for candidate in left:
+            tester.guessed_capacity_per_s(candidate)  # the evaluator keeps it, and the rates that it depends on
+    except InputError:
+        return None
+    return evaluator.estimates
 
 
 def group_search(
@@ -205,7 +242,7 @@ class GroupSearch:
         options, calibration = self.request.search, digest(self.plan_evaluator.evaluator.fingerprint)
         name = study_name(self.request, group)
         settings = SearchSettings(trials, self.request.seed, name, options.journal, options.storage, calibration)
-        order, safest = self.counted.in_order(group), self.counted.safest_first(group)
+        order, safest = self.counted.in_order(group), partial(self.counted.safest_first, group)
         shown = partial(self._show, self.result.n_trials)
         outclassed, ended, settled = self.counted.outclassed, self._ended, self.counted.settled
         return search(order, self.counted, settings, shown, outclassed, self._lookahead, safest, ended, settled)

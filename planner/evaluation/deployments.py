@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Final
 
 from calibration.bundles.bundle import Bundle, load_bundle
+from calibration.bundles.engine_calibration import EngineCalibration
 from calibration.operators.cost import CachedCosts, CostSource
 from catalogs.deployments.layout import Role
 from catalogs.deployments.resolve import CatalogLookup, resolve_pools
@@ -17,7 +18,15 @@ from catalogs.deployments.schema import Deployment
 from catalogs.engines.profile import HostTimes
 from catalogs.hardware.specs import Hardware
 from planner.problem.candidate import Candidate, CandidatePool
-from simulator.cluster.compiled import CompiledDeployment, CompiledFleet, fit, fleet_of, with_host
+from simulator.cluster.compiled import (
+    CompiledDeployment,
+    CompiledFleet,
+    fit_resolved,
+    fleet_of,
+    measured_host_of,
+    with_host,
+    with_measured_host,
+)
 from simulator.costs.compile import compile_step_cost
 from simulator.costs.power_limit import CappedStepCost, PowerLimitedBoard
 from simulator.costs.step_cost import StepCost
@@ -77,6 +86,11 @@ class CandidateDeployments:
         """Return the costs of the calibration, in a cache because candidates share operators."""
         return CachedCosts(self.bundle)
 
+    @cached_property
+    def _measured_host(self) -> EngineCalibration | None:
+        """Return the host times that the user measured for the engine on this hardware, if there are any."""
+        return measured_host_of(self.names.hardware.accelerator, self.names.engine)
+
     # ---- one kind of replica: candidates without a split
 
     def written(self, candidate: Candidate) -> Deployment:
@@ -123,8 +137,8 @@ class CandidateDeployments:
             if self.plain is not None and self.adjust is not None:
                 self._compiled[candidate] = self.adjust(candidate, self.plain.compiled(candidate))
             else:
-                known = self.resolved(candidate), self.memory(candidate)
-                resolved, memory = fit(self.written(candidate), resolved=known[0], memory=known[1])
+                own = with_measured_host(self.resolved(candidate), self._measured_host)
+                resolved, memory = fit_resolved(own, self.memory(candidate), candidate.states_length)
                 self._compiled[candidate] = CompiledDeployment(resolved, memory, self.step_cost(candidate), self.bundle)
         return self._compiled[candidate]
 

@@ -8,6 +8,7 @@ from calibration.accuracy.stated_error import StatedError
 from catalogs.deployments.resolve import CatalogLookup
 from catalogs.hardware.specs import Hardware
 from planner.evaluation.closed_forms.bounds import NOT_ADMITTED, Discard
+from planner.evaluation.closed_forms.found_estimates import GuessedLimits
 from planner.evaluation.closed_forms.queueing import Utilisation
 from planner.evaluation.facts import CandidateFacts
 from planner.evaluation.observation import Load, Observation, RunDetail
@@ -76,6 +77,9 @@ class Evaluator(Protocol):
 
         The estimate is of the given quantile, or of the mean if `quantile` is None.
         """
+
+    def guess_capacity_per_s(self, candidate: Candidate, limits: GuessedLimits) -> float:
+        """Return the estimated highest rate at which all latencies are within limits; 0 if a light load misses one."""
 
     def utilisation(self, candidate: Candidate, requests_per_s: float, quantile: float | None = None) -> Utilisation:
         """Return the estimated utilisation of each resource at a rate.

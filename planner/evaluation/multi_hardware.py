@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Final
@@ -16,6 +16,7 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
 from catalogs.workloads.workload import Workload
 from planner.evaluation.closed_forms.bounds import Discard, RentalBound
+from planner.evaluation.closed_forms.found_estimates import Estimates, GuessedLimits
 from planner.evaluation.closed_forms.queueing import Utilisation
 from planner.evaluation.facts import CandidateFacts
 from planner.evaluation.observation import Load, Observation, RunDetail
@@ -143,6 +144,10 @@ class HardwareChoiceEvaluator:
         """Return the estimated latency metric at a rate, seconds; see Evaluator."""
         return self.of(candidate).guess_s(candidate, requests_per_s, metric, quantile)
 
+    def guess_capacity_per_s(self, candidate: Candidate, limits: GuessedLimits) -> float:
+        """Return the estimated highest rate within limits on latencies; see Evaluator."""
+        return self.of(candidate).guess_capacity_per_s(candidate, limits)
+
     def utilisation(self, candidate: Candidate, requests_per_s: float, quantile: float | None = None) -> Utilisation:
         """Return the estimated utilisation of each resource at a rate; see Evaluator."""
         return self.of(candidate).utilisation(candidate, requests_per_s, quantile)
@@ -160,8 +165,16 @@ class HardwareChoiceEvaluator:
         return self.of(candidate).detail(candidate, load)
 
 
-def open_evaluator(request: PlanRequest) -> HardwareChoiceEvaluator:
+#: Returns the closed forms of the candidates on each hardware, None for those to be computed when they are needed.
+EstimatesAhead = Callable[[Sequence[Hardware]], Sequence[Estimates | None]]
+
+
+def open_evaluator(request: PlanRequest, ahead: EstimatesAhead | None = None) -> HardwareChoiceEvaluator:
     """Return the evaluator of a request; each hardware text in the request is parsed once.
+
+    Args:
+        request: The request.
+        ahead: Computes the closed forms of several kinds of hardware; by default this process does, one by one.
 
     Raises:
         InputError: A name is unknown, no hardware of the choice is left, or no request fulfils the condition of an
@@ -169,17 +182,17 @@ def open_evaluator(request: PlanRequest) -> HardwareChoiceEvaluator:
     """
     condition_shares(request)
     if not is_one(request.hardware):
-        return _open_choice(request, None)
+        return _open_choice(request, None, ahead)
     named = parse_hardware(request.hardware)
     require_price(named, request.tariff)
     if request.max_usd_per_hour is not None:
-        return _open_choice(request, named.without_notices())
+        return _open_choice(request, named.without_notices(), ahead)
     only = SimulatedEvaluator.of(request, named)
     PriceList(request.tariff, named).check()
     return HardwareChoiceEvaluator({named: only}, only.notices, named, rental=rental_bound(request, named))
 
 
-def _open_choice(request: PlanRequest, named: Hardware | None) -> HardwareChoiceEvaluator:
+def _open_choice(request: PlanRequest, named: Hardware | None, ahead: EstimatesAhead | None) -> HardwareChoiceEvaluator:
     """Return the evaluator of several pieces of hardware, or of one within a budget.
 
     Hardware without calibration is compared only if the request names it.
@@ -194,10 +207,13 @@ def _open_choice(request: PlanRequest, named: Hardware | None) -> HardwareChoice
     bare = [hardware for hardware in found.hardware if calibration_source(hardware.accelerator) is None]
     left_out = bare if anything and len(bare) < len(found.hardware) else []
     refusal: InputError | None = None
-    for hardware in (h for h in found.hardware if h not in left_out):
+    compared = [hardware for hardware in found.hardware if hardware not in left_out]
+    known = [None] * len(compared) if ahead is None or len(compared) < 2 else ahead(compared)
+    for hardware, estimates in zip(compared, known, strict=True):
         try:
             workload = next((evaluator.workload for evaluator in evaluators.values()), None)
-            evaluator = SimulatedEvaluator.of(request.replace(hardware=hardware.text), hardware, workload)
+            own = request.replace(hardware=hardware.text)
+            evaluator = SimulatedEvaluator.of(own, hardware, workload, estimates=estimates)
             PriceList(tariff, hardware).check()
             evaluator.space()
             evaluators[hardware] = evaluator
@@ -266,6 +282,6 @@ def measured_words(evaluator: SimulatedEvaluator) -> str:
 
 def _measured(evaluator: SimulatedEvaluator, candidate: Candidate) -> Iterator[tuple[str, bool]]:
     """Yield the family of each operator of a candidate, and whether its time is measured or interpolated."""
-    compiled = evaluator.deployments.compiled(candidate)
-    for call in step_calls(Shard.of(compiled.resolved), SAMPLE_STEP):
-        yield call.op.family, float(compiled.bundle.cost(call.op).origin.min()) < ROOFLINE
+    deployments = evaluator.deployments
+    for call in step_calls(Shard.of(deployments.resolved(candidate)), SAMPLE_STEP):
+        yield call.op.family, float(deployments.bundle.cost(call.op).origin.min()) < ROOFLINE

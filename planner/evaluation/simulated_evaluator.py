@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import isnan
 
 from calibration.accuracy.regime import Regime
@@ -17,6 +17,7 @@ from planner.evaluation.api_processes import api_server_variants
 from planner.evaluation.closed_forms.bounds import Discard
 from planner.evaluation.closed_forms.disaggregated import best_ratios, ratios, refused_pairs
 from planner.evaluation.closed_forms.estimates import ClosedForms
+from planner.evaluation.closed_forms.found_estimates import Estimates, GuessedLimits
 from planner.evaluation.closed_forms.queueing import Utilisation
 from planner.evaluation.deployments import CandidateDeployments, Improve
 from planner.evaluation.facts import CandidateFacts, FactSheets
@@ -43,6 +44,7 @@ class SimulatedEvaluator:
         cache: The runs to share with another evaluator.
         step_factor: Factor on the time of every engine step. The times of runs are rescaled, so that runs are shared
             with an evaluator without the factor.
+        estimates: The closed forms that are known already, to which those that are computed are added.
     """
 
     request: PlanRequest
@@ -50,7 +52,7 @@ class SimulatedEvaluator:
     workload: Workload
     cache: RunCache | None = None
     step_factor: float = 1.0
-    _errors: dict[Candidate, StatedError] = field(default_factory=dict, repr=False)
+    estimates: Estimates = field(default_factory=Estimates, repr=False)
     _unused: dict[Candidate, float] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -66,6 +68,7 @@ class SimulatedEvaluator:
         hardware: Hardware,
         workload: Workload | None = None,
         largest_limits: tuple[int, int] = (0, 0),
+        estimates: Estimates | None = None,
     ) -> SimulatedEvaluator:
         """Return the evaluator of a request on `hardware`, which its candidates use in whole or in part.
 
@@ -75,6 +78,7 @@ class SimulatedEvaluator:
             workload: The workload of the request, if it is already loaded.
             largest_limits: The largest (max_num_batched_tokens, max_num_seqs) of a written deployment, which may exceed
                 those of a search. If they do not, its step costs are those of a search.
+            estimates: The closed forms of the same request on this hardware that are known already.
 
         Raises:
             InputError: A name is unknown, or the workload has no rate.
@@ -82,7 +86,8 @@ class SimulatedEvaluator:
         names = CatalogLookup.on(hardware, request.model, request.engine)
         drawn = workload_of(request, workload)
         tokens, seqs = (max(pair) for pair in zip(widest_limits(names, request.fixed), largest_limits, strict=True))
-        return cls(request, CandidateDeployments(names, request.model, request.engine, (tokens, seqs)), drawn)
+        deployments = CandidateDeployments(names, request.model, request.engine, (tokens, seqs))
+        return cls(request, deployments, drawn, estimates=estimates or Estimates())
 
     def elsewhere(self, hardware: Hardware) -> SimulatedEvaluator:
         """Return the evaluator of the same request on other hardware.
@@ -161,10 +166,11 @@ class SimulatedEvaluator:
         a noticeable part of the time of a prompt, there are variants with whole towers on every tensor rank, or with an
         encoder pool. Where the API server limits a candidate, there is a variant with more API server processes.
         """
-        return self._space
+        if self.estimates.space is None:
+            self.estimates.space = self._computed_space()
+        return self.estimates.space
 
-    @cached_property
-    def _space(self) -> list[Candidate]:
+    def _computed_space(self) -> list[Candidate]:
         plain = candidates(self.request, self.names)
         own, fixed = limits(self.names, self.request.fixed)[0], self.request.fixed
         plain = [*plain, *tower_variants(plain, self.closed_forms, own, fixed)]
@@ -187,7 +193,7 @@ class SimulatedEvaluator:
     @cached_property
     def closed_forms(self) -> ClosedForms:
         """Return the closed forms of the candidates, without the step factor."""
-        return ClosedForms(self.deployments, self.statistics, self.request.slos)
+        return ClosedForms(self.deployments, self.statistics, self.request.slos, self.estimates)
 
     def discard(self, candidate: Candidate) -> Discard | None:
         """Return why a candidate can never meet the objectives, or None."""
@@ -199,7 +205,7 @@ class SimulatedEvaluator:
 
     def light_requests_per_s(self, candidate: Candidate) -> float:
         """Return a rate of the whole deployment at which requests rarely overlap."""
-        return self.closed_forms.queueing(candidate).light_per_s / self.step_factor
+        return self.closed_forms.light_per_s(candidate) / self.step_factor
 
     def stated_error(self, candidate: Candidate) -> StatedError:
         """Return the stated error of the candidate's simulated latencies, without simulation.
@@ -217,11 +223,12 @@ class SimulatedEvaluator:
             return self._error_at_own_limits(candidate)
 
     def _error_at_own_limits(self, candidate: Candidate) -> StatedError:
-        if candidate not in self._errors:
+        known = self.estimates.errors
+        if candidate not in known:
             operators = self.closed_forms.operator_error(candidate)
             regime = Regime.of(self.names.model, candidate.hardware.accelerator)
-            self._errors[candidate] = StatedError.of(self.request.engine, operators, regime)
-        return self._errors[candidate]
+            known[candidate] = StatedError.of(self.request.engine, operators, regime)
+        return known[candidate]
 
     def guess_w(self, candidate: Candidate, requests_per_s: float) -> float:
         """Return the estimated power of the whole deployment at a rate, watts, at the servers; see Evaluator."""
@@ -244,6 +251,15 @@ class SimulatedEvaluator:
         """Return the estimated latency metric at a rate, seconds; see Evaluator."""
         rate = requests_per_s * self.step_factor
         return self.closed_forms.queueing(candidate).latency_s(rate, metric, quantile) * self.step_factor
+
+    def guess_capacity_per_s(self, candidate: Candidate, limits: GuessedLimits) -> float:
+        """Return the estimated highest rate within limits on latencies (see Evaluator); the result is cached."""
+        known = self.estimates.capacity_per_s
+        if (candidate, limits) not in known:
+            light_per_s, full_per_s = self.light_requests_per_s(candidate), self.fluid_requests_per_s(candidate)
+            guess_s = partial(self.guess_s, candidate)
+            known[candidate, limits] = limits.capacity_per_s(guess_s, light_per_s, full_per_s)
+        return known[candidate, limits]
 
     def utilisation(self, candidate: Candidate, requests_per_s: float, quantile: float | None = None) -> Utilisation:
         """Return the estimated utilisation of each resource at a rate; see Evaluator."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Final, Literal, Protocol
 
 from planner.evaluation.capacity import find_capacity
+from planner.evaluation.closed_forms.found_estimates import GuessedLimit, GuessedLimits
 from planner.evaluation.confidence import allowance_for
 from planner.evaluation.evaluator import Evaluator
 from planner.evaluation.observation import Load, Observation
@@ -37,9 +38,6 @@ HALF_TIE: Final = TIE / 2
 
 #: Added to value / limit if the system does not keep up, so that it ranks after all systems that do.
 UNSTABLE: Final = 1000.0
-
-#: Halvings of the search for an estimated capacity, on a logarithmic scale.
-_GUESS_STEPS: Final = 7
 
 Status = Literal["measured", "tied", "pruned", "infeasible"]
 
@@ -150,9 +148,8 @@ class CandidateTester:
     required: RequiredRates | None = None
     counter: RequestCounter | None = None
     fixed_allowance: ErrorAllowance | None = None
-    # Caches of this tester alone: a copy with other objectives or another allowance begins with empty ones.
+    # A cache of this tester alone: a copy with other objectives or another allowance begins with an empty one.
     _allowances: dict[Candidate, ErrorAllowance] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _guessed_per_s: dict[Candidate, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def nominal_per_s(self, candidate: Candidate) -> float | None:
         """Return the required rate of a candidate with every replica running; None: any."""
@@ -231,37 +228,17 @@ class CandidateTester:
 
         The allowance is that of a light load, because candidates are compared where they are promising.
         """
-        return self._guessed_ratios(candidate)(requests_per_s)
+        return self._guessed_limits(candidate).ratio(partial(self.evaluator.guess_s, candidate), requests_per_s)
 
-    def _guessed_ratios(self, candidate: Candidate) -> Callable[[float], float]:
-        """Return the function that gives the estimated largest value / limit at a rate (see `guessed_ratio`)."""
-        allowance, guess_s = self.allowance(candidate), partial(self.evaluator.guess_s, candidate)
-        terms = [(slo.metric, slo.quantile, allowance.latency(slo, 0.0), slo.limit_s) for slo in self.slos]
-
-        def ratio(requests_per_s: float) -> float:
-            rate = requests_per_s * allowance.speed
-            return max(guess_s(rate, metric, q) * factor / limit_s for metric, q, factor, limit_s in terms)
-
-        return ratio
+    def _guessed_limits(self, candidate: Candidate) -> GuessedLimits:
+        """Return the limits on the estimated latencies of a candidate, with the allowance (see `guessed_ratio`)."""
+        allowance = self.allowance(candidate)
+        limits = (GuessedLimit(o.metric, o.quantile, allowance.latency(o, 0.0), o.limit_s) for o in self.slos)
+        return GuessedLimits(allowance.speed, tuple(limits))
 
     def guessed_capacity_per_s(self, candidate: Candidate) -> float:
-        """Return the estimated highest rate that meets the objectives; 0 if a light load is estimated to miss one.
-
-        The result is cached.
-        """
-        if candidate not in self._guessed_per_s:
-            self._guessed_per_s[candidate] = self._guess_capacity_per_s(candidate)
-        return self._guessed_per_s[candidate]
-
-    def _guess_capacity_per_s(self, candidate: Candidate) -> float:
-        low, high = self.evaluator.light_requests_per_s(candidate), self.evaluator.fluid_requests_per_s(candidate)
-        ratio = self._guessed_ratios(candidate)
-        if ratio(low) > 1:
-            return 0.0
-        for _ in range(_GUESS_STEPS):
-            middle = math.sqrt(low * high)
-            low, high = (middle, high) if ratio(middle) <= 1 else (low, middle)
-        return low
+        """Return the estimated highest rate that meets the objectives; 0 if a light load is estimated to miss one."""
+        return self.evaluator.guess_capacity_per_s(candidate, self._guessed_limits(candidate))
 
     def start_per_s(self, candidate: Candidate, like: Outcome | None = None) -> float:
         """Return the rate at which the search for a capacity begins: the estimated capacity, or that of a full batch.

@@ -85,7 +85,9 @@ def placed_and_typed(candidate: Candidate) -> tuple[object, ...]:
 
 
 def failed_least_first(
-    candidates: Sequence[Candidate], missed: Iterable[tuple[Candidate, str, float]]
+    candidates: Sequence[Candidate],
+    missed: Iterable[tuple[Candidate, str, float]],
+    group_of: Callable[[Candidate], object] = placed_and_typed,
 ) -> list[Candidate]:
     """Return the candidates with those first whose placement and dtypes failed least often, else in their order.
 
@@ -95,12 +97,13 @@ def failed_least_first(
     Args:
         candidates: The candidates in order of promise.
         missed: The candidates that failed, each with its objective and with value / limit.
+        group_of: Returns what is equal for candidates of equal placement and dtypes.
     """
-    failed = Counter[tuple[object, ...]]()
-    fewest: dict[tuple[object, ...], float] = {}
-    most: dict[tuple[object, ...], float] = {}
+    failed = Counter[object]()
+    fewest: dict[object, float] = {}
+    most: dict[object, float] = {}
     for c, objective, ratio in missed:
-        group, tokens = placed_and_typed(c), c.max_num_batched_tokens
+        group, tokens = group_of(c), c.max_num_batched_tokens
         relieving = LATENCY_METRICS[objective.partition(".")[0]].relieving_tokens
         failed[group] += 1
         if 1 < ratio < NEAR_MISS and relieving < 0:
@@ -109,9 +112,12 @@ def failed_least_first(
             most[group] = max(tokens, most.get(group, -math.inf))
 
     def failures(c: Candidate) -> int:
-        group, tokens = placed_and_typed(c), c.max_num_batched_tokens
+        n_failed = failed.get(group := group_of(c), 0)
+        if not n_failed:
+            return 0
+        tokens = c.max_num_batched_tokens
         relieved = tokens < fewest.get(group, -math.inf) or tokens > most.get(group, math.inf)
-        return 0 if relieved else failed[group]
+        return 0 if relieved else n_failed
 
     return sorted(candidates, key=failures)
 

@@ -24,7 +24,7 @@ from optuna.trial import TrialState
 from planner.problem.candidate import Candidate
 from planner.search.candidate_tester import Assess, Outcome, apart_from_seats, dominates
 from planner.search.optuna_study import CandidateStudy, Params, SearchSettings, storage_faults
-from planner.search.ordering import differs_in_one_choice, failed_least_first
+from planner.search.ordering import differs_in_one_choice, failed_least_first, placed_and_typed
 from planner.search.workers import Lookahead, SerialLookahead
 
 #: Proposals per trial after which the sampler is considered exhausted.
@@ -135,7 +135,7 @@ def search(
     progress: Progress | None = None,
     outclassed: Outclassed | None = None,
     lookahead: Lookahead | None = None,
-    safest: Sequence[Candidate] = (),
+    safest: Callable[[], Sequence[Candidate]] | None = None,
     enough: Enough | None = None,
     settled: Settled | None = None,
 ) -> SearchResult:
@@ -148,7 +148,8 @@ def search(
         progress: Called after each candidate.
         outclassed: Returns whether a candidate cannot beat the best outcome so far; such candidates are skipped.
         lookahead: Evaluates the candidates; by default this process does.
-        safest: The candidates in the order in which they are expected to meet the objectives at all.
+        safest: Returns the candidates in the order in which they are expected to meet the objectives at all. It is
+            called once at most, when the order is needed: most searches find a plan before.
         enough: Called with each outcome that meets the objectives; the search ends when it returns True.
         settled: Decides about a candidate by the outcome of another one that dominates it (see `dominates`). Such a
             candidate is skipped at its turn, which counts as a trial.
@@ -187,13 +188,15 @@ class _Run:
     lookahead: Lookahead
     study: CandidateStudy[Candidate]
     outclassed: Outclassed
-    safest: Sequence[Candidate] = ()
+    safest: Callable[[], Sequence[Candidate]] | None = None
     enough: Enough | None = None
     settled: Settled | None = None
     result: SearchResult = field(default_factory=SearchResult)
     planned: int = 0
     seen: dict[Candidate, Outcome] = field(default_factory=dict)
     _alike: dict[Candidate, list[Outcome]] = field(default_factory=dict)  # `seen` by `apart_from_seats`
+    _in_safe_order: Sequence[Candidate] = ()  # the result of `safest` once it was needed
+    _groups: dict[Candidate, object] = field(default_factory=dict)  # the placement and dtypes of each candidate
     _skipped: set[Candidate] = field(default_factory=set)  # settled at their turn
     _compared: Outcome | None = None  # the best that `_behind` was computed against
     _behind: set[Candidate] = field(default_factory=set)  # outclassed by it
@@ -304,15 +307,19 @@ class _Run:
         """
         if not self._selects:
             return self.candidates
-        if self._needs_any_plan:
-            return self.safest
-        missed = ((c, o.binding, o.ratio) for c, o in self.seen.items() if not o.feasible)
-        return failed_least_first(self.candidates, missed)
+        if self._needs_any_plan and self.safest is not None:
+            self._in_safe_order = self._in_safe_order or self.safest()
+            return self._in_safe_order
+        missed = [(c, o.binding, o.ratio) for c, o in self.seen.items() if not o.feasible]
+        if not missed:
+            return self.candidates
+        self._groups = self._groups or {c: placed_and_typed(c) for c in self.candidates}
+        return failed_least_first(self.candidates, missed, self._groups.__getitem__)
 
     @property
     def _needs_any_plan(self) -> bool:
         """Return whether the next trial takes the safest candidate, because no plan is known yet."""
-        if self.result.best is not None or not self.safest:
+        if self.result.best is not None or self.safest is None:
             return False
         n_left = self.planned - self._n_done
         return len(self.seen) % 2 == 1 or 2 * n_left <= self.planned + 1

@@ -13,13 +13,15 @@ from typing import Any, Final
 
 from calibration.bundles import engine_calibration
 from calibration.bundles.bundle import Bundle, load_bundle
+from calibration.bundles.engine_calibration import EngineCalibration
 from catalogs.deployments.layout import Role
 from catalogs.deployments.resolve import resolve, resolve_pools
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment, Disaggregation, EncoderPool
-from catalogs.engines.profile import HostTimes, TransferMoment
+from catalogs.engines.profile import EngineProfile, HostTimes, TransferMoment
 from catalogs.errors import InputError
 from catalogs.hardware.host_copies import copy_rates
+from catalogs.hardware.specs import Accelerator
 from catalogs.units import GIGA
 from catalogs.workloads.workload import Workload
 from simulator.cache.offload import OffloadRules, OffloadTierPair, SwapRules
@@ -222,10 +224,7 @@ def with_host(compiled: CompiledDeployment, host: HostTimes) -> CompiledDeployme
 
 
 def fit(
-    deployment: Deployment,
-    measured_host: bool = True,
-    resolved: ResolvedDeployment | None = None,
-    memory: MemoryPlan | None = None,
+    deployment: Deployment, measured_host: bool = True, resolved: ResolvedDeployment | None = None
 ) -> tuple[ResolvedDeployment, MemoryPlan]:
     """Return the resolved deployment with kv_blocks filled in, and its memory plan.
 
@@ -233,17 +232,33 @@ def fit(
         deployment: The deployment as written.
         measured_host: Whether to use host times that the user measured, if there are any.
         resolved: The same deployment with its names resolved, if the caller has it already.
-        memory: The memory plan of `resolved`, if the caller has it already.
 
     Raises:
         DeploymentDoesNotFit: The deployment does not fit; the error names the nearest that does.
     """
     resolved = resolved or resolve(deployment)
-    resolved = _with_measured_host(resolved) if measured_host else resolved
-    memory = memory or size_memory(resolved)
+    if measured_host:
+        found = measured_host_of(resolved.hardware.accelerator, resolved.engine)
+        resolved = with_measured_host(resolved, found)
+    return fit_resolved(resolved, size_memory(resolved), deployment.max_model_len is not None)
+
+
+def fit_resolved(
+    resolved: ResolvedDeployment, memory: MemoryPlan, states_length: bool
+) -> tuple[ResolvedDeployment, MemoryPlan]:
+    """Return a resolved deployment with kv_blocks filled in, and its memory plan.
+
+    Args:
+        resolved: The deployment.
+        memory: Its memory plan.
+        states_length: Whether the deployment states its max_model_len, which then is not shortened.
+
+    Raises:
+        DeploymentDoesNotFit: The deployment does not fit; the error names the nearest that does.
+    """
     longest = memory.longest_sequence_tokens
     if not memory.fits:
-        if deployment.max_model_len is not None or longest < SHORTEST_SEQUENCE_TOKENS:
+        if states_length or longest < SHORTEST_SEQUENCE_TOKENS:
             rule = f"{resolved.model.name} does not fit on {resolved.hardware.text}: {memory.why}"
             raise DeploymentDoesNotFit(rule, None, _nearest(resolved, memory))
         notice = f"{memory.why}; simulated with max_model_len {longest}, without which the engine would not start"
@@ -272,9 +287,17 @@ def _with_limits(resolved: ResolvedDeployment, **changes: Any) -> ResolvedDeploy
     return replace(resolved, limits=replace(resolved.limits, **changes))
 
 
-def _with_measured_host(resolved: ResolvedDeployment) -> ResolvedDeployment:
-    """Replace the host times by those that a probe of this engine measured on this hardware, if there are any."""
-    found = engine_calibration.find(resolved.hardware.accelerator.name, resolved.engine.name)
+def measured_host_of(accelerator: Accelerator, engine: EngineProfile) -> EngineCalibration | None:
+    """Return the host times that a probe of an engine measured on the user's hardware, or None.
+
+    Raises:
+        InputError: Their file is damaged.
+    """
+    return engine_calibration.find(accelerator.name, engine.name)
+
+
+def with_measured_host(resolved: ResolvedDeployment, found: EngineCalibration | None) -> ResolvedDeployment:
+    """Return the deployment with measured host times in place of its own, if there are any that suit it."""
     if found is None:
         return resolved
     if not resolved.engine.graph_capture_sizes and not found.suits(resolved.model.n_layers):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from calibration.accuracy.stated_error import StatedError
+from planner.evaluation.closed_forms.found_estimates import GuessedLimits
 from planner.evaluation.facts import CandidateFacts
 from planner.evaluation.observation import Load, Observation, RunDetail
 from planner.problem.candidate import Candidate
@@ -69,6 +71,10 @@ class KnownPlan:
         """The value without noise; infinite where the queue grows."""
         factor = {"tpot": 0.1, "e2e": 3.0}.get(metric, 1.0)
         return factor * self.value_s(c, rate_per_s) if rate_per_s < self.fluid_requests_per_s(c) else float("inf")
+
+    def guess_capacity_per_s(self, c: Candidate, limits: GuessedLimits) -> float:
+        light_per_s, full_per_s = self.light_requests_per_s(c), self.fluid_requests_per_s(c)
+        return limits.capacity_per_s(partial(self.guess_s, c), light_per_s, full_per_s)
 
     def run_requests(self, c: Candidate, load: Load) -> int:  # noqa: ARG002
         return load.n_requests

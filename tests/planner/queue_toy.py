@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from calibration.accuracy.stated_error import StatedError
 from catalogs.deployments.layout import Layout
 from catalogs.hardware.catalog import parse_hardware
+from planner.evaluation.closed_forms.found_estimates import GuessedLimits
 from planner.evaluation.observation import Load, Observation
 from planner.problem.candidate import Candidate
 
@@ -76,6 +78,10 @@ class QueueToy:
     def _joules(self, c: Candidate, requests_per_s: float) -> float:
         service_s = self.candidate_service_s(c)
         return self.joules * (0.2 + 1 / (requests_per_s * service_s)) * c.layout.tensor_parallel
+
+    def guess_capacity_per_s(self, c: Candidate, limits: GuessedLimits) -> float:
+        light_per_s, full_per_s = self.light_requests_per_s(c), self.fluid_requests_per_s(c)
+        return limits.capacity_per_s(partial(self.guess_s, c), light_per_s, full_per_s)
 
     def run_requests(self, c: Candidate, load: Load) -> int:  # noqa: ARG002
         return load.n_requests

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from catalogs.arrays import BoolArray, FloatArray
+from catalogs.arrays import BoolArray, FloatArray, IntArray
 from catalogs.deployments.layout import Limits
 from catalogs.ui.words import human_s, percent
 from catalogs.workloads.request_set import RequestSet
@@ -49,6 +49,26 @@ REQUEST_LENGTH: Final = "max_model_len"
 NOT_RENTED: Final = "price"
 
 CycleS = Callable[[BatchShape], float]  # seconds of one engine step
+
+
+@dataclass(frozen=True, slots=True)
+class PromptGrid:
+    """The few prompt lengths at which the least time of a prompt is evaluated; every prompt takes one of these times.
+
+    Attributes:
+        tokens: The lengths, ascending. Shape (n,), at most `_GRID_POINTS`.
+        place: The longest of them that is not above each prompt, as an index. Shape (requests,).
+    """
+
+    tokens: tuple[int, ...]
+    place: IntArray
+
+    @classmethod
+    def of(cls, new_tokens: FloatArray) -> PromptGrid:
+        """Return the grid of prompts with these numbers of tokens to compute. Shape (requests,)."""
+        quantiles = np.quantile(new_tokens, np.linspace(0, 1, _GRID_POINTS), method="lower")
+        grid = np.array(sorted(set(quantiles.tolist()))).astype(int)  # np.unique would import numpy.ma: 0.04 s
+        return cls(tuple(grid.tolist()), np.searchsorted(grid, new_tokens, side="right") - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +196,15 @@ def _too_long(max_model_len: int, requests: RequestSet, side_tokens: int) -> npt
     return too_long | (np.maximum(inputs, outputs) > side_tokens) if side_tokens else too_long
 
 
-def latency_discard(cycle_s: CycleS, limits: Limits, requests: RequestSet, slos: Sequence[Slo]) -> Discard | None:
-    """Return why an objective can never be met: the first whose floor is above its limit, or None."""
+def latency_discard(
+    cycle_s: CycleS, limits: Limits, requests: RequestSet, slos: Sequence[Slo], prompts: PromptGrid | None = None
+) -> Discard | None:
+    """Return why an objective can never be met: the first whose floor is above its limit, or None.
+
+    `prompts` is the grid of `shortest_new_tokens` of the requests, if the caller has it already.
+    """
     step_s = fastest_decode_s(cycle_s, limits)
-    prefill_s = prefill_floor_s(cycle_s, limits, shortest_new_tokens(requests))
+    prefill_s = prefill_floor_s(cycle_s, limits, prompts or PromptGrid.of(shortest_new_tokens(requests)))
     least = LeastTimes(prefill_s, step_s, requests.input_tokens, requests.output_tokens)
     for slo in slos:
         n_measured = _MIN_MEASURED * float(_concerned(slo, requests).mean())
@@ -221,17 +246,15 @@ def shortest_new_tokens(requests: RequestSet) -> FloatArray:
     return requests.input_tokens.astype(np.float64)
 
 
-def prefill_floor_s(cycle_s: CycleS, limits: Limits, new_tokens: FloatArray) -> FloatArray:
+def prefill_floor_s(cycle_s: CycleS, limits: Limits, prompts: PromptGrid) -> FloatArray:
     """Return the seconds that each prompt needs on an idle engine, in chunks of the token budget. Shape (requests,).
 
     The values never decrease with length. They are evaluated at up to 24 lengths; a prompt takes the value of the next
     shorter one, so the floor is never too high.
     """
-    quantiles = np.quantile(new_tokens, np.linspace(0, 1, _GRID_POINTS), method="lower")
-    grid = np.array(sorted(set(quantiles.tolist()))).astype(int)  # np.unique would import numpy.ma: 0.04 s
-    at_grid = np.array([_lone_prefill_s(cycle_s, limits.max_num_batched_tokens, int(n)) for n in grid])
-    at_grid = np.minimum.accumulate(at_grid[::-1])[::-1]
-    return at_grid[np.searchsorted(grid, new_tokens, side="right") - 1]
+    at_grid = np.array([_lone_prefill_s(cycle_s, limits.max_num_batched_tokens, n) for n in prompts.tokens])
+    floor_s: FloatArray = np.minimum.accumulate(at_grid[::-1])[::-1][prompts.place]
+    return floor_s
 
 
 def _lone_prefill_s(cycle_s: CycleS, budget: int, tokens: int) -> float:

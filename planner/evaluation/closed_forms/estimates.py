@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from catalogs.deployments.layout import Role
-from planner.evaluation.closed_forms.bounds import Discard, latency_discard, length_discard, memory_discard
+from planner.evaluation.closed_forms.bounds import (
+    Discard,
+    PromptGrid,
+    latency_discard,
+    length_discard,
+    memory_discard,
+    shortest_new_tokens,
+)
 from planner.evaluation.closed_forms.disaggregated import DisaggregatedQueueing
 from planner.evaluation.closed_forms.encoder_pools import EncoderPoolQueueing, encode_s, second_of_encoding
+from planner.evaluation.closed_forms.found_estimates import Estimates
 from planner.evaluation.closed_forms.queueing import ApiServerQueue, QueueingModel
 from planner.evaluation.deployments import CandidateDeployments
 from planner.evaluation.workload_statistics import WorkloadStatistics
@@ -24,9 +33,15 @@ CandidateQueueing = QueueingModel | DisaggregatedQueueing | EncoderPoolQueueing
 
 @dataclass(slots=True)
 class StepTimes:
-    """The seconds of steps by one step cost, each computed once: candidates that share it ask for the same steps."""
+    """The seconds of steps by one step cost, each computed once: candidates that share it ask for the same steps.
+
+    Attributes:
+        cost: The step cost.
+        decodes_s: Seconds of the decode steps that queueing models ask for, by the number of sequences.
+    """
 
     cost: StepCost
+    decodes_s: dict[int, float] = field(default_factory=dict, repr=False)
     _known: dict[tuple[object, ...], float] = field(default_factory=dict, repr=False)
 
     def cycle_s(self, shape: BatchShape) -> float:
@@ -41,22 +56,31 @@ class StepTimes:
 
 @dataclass(eq=False)
 class ClosedForms:
-    """Closed forms of the candidates of one hardware under the objectives `slos`; they need no simulation."""
+    """Closed forms of the candidates of one hardware under the objectives `slos`; they need no simulation.
+
+    `estimates` holds the results by candidate, some of which another process may have computed.
+    """
 
     deployments: CandidateDeployments
     statistics: WorkloadStatistics
     slos: Sequence[Slo]
+    estimates: Estimates = field(default_factory=Estimates, repr=False)
     _queueing: dict[Candidate, CandidateQueueing] = field(default_factory=dict, repr=False)
-    _saturation: dict[Candidate, float] = field(default_factory=dict, repr=False)
     _operator_errors: dict[Candidate, float] = field(default_factory=dict, repr=False)
     _floors: dict[tuple[object, ...], Discard | None] = field(default_factory=dict, repr=False)
     _step_times: dict[StepCost, StepTimes] = field(default_factory=dict, repr=False)
 
     def discard(self, candidate: Candidate) -> Discard | None:
-        """Return why a candidate can never meet the objectives, or None.
+        """Return why a candidate can never meet the objectives, or None; the result is cached.
 
         Each pool is checked for its memory and for the objectives that its role determines.
         """
+        known = self.estimates.discards
+        if candidate not in known:
+            known[candidate] = self._discard(candidate)
+        return known[candidate]
+
+    def _discard(self, candidate: Candidate) -> Discard | None:
         for role, pool in candidate.pools:
             found = memory_discard(self.deployments.memory(pool), self.statistics.longest, pool.states_length)
             # A prefill pool ends each request with its first token, an encoder pool without any.
@@ -83,8 +107,13 @@ class ClosedForms:
         if not slos:
             return None
         resolved = self.deployments.resolved(pool)
-        cycle_s = per_token(self._cycle_s(self.deployments.step_cost(pool)), resolved, most=True)
-        return latency_discard(cycle_s, resolved.limits, self.statistics.sample, slos)
+        cycle_s = per_token(self._times(self.deployments.step_cost(pool)).cycle_s, resolved, most=True)
+        return latency_discard(cycle_s, resolved.limits, self.statistics.sample, slos, self._prompts)
+
+    @cached_property
+    def _prompts(self) -> PromptGrid:
+        """Return the lengths of prompts that all bounds share."""
+        return PromptGrid.of(shortest_new_tokens(self.statistics.sample))
 
     def queueing(self, candidate: Candidate) -> CandidateQueueing:
         """Return the queueing model of a candidate.
@@ -120,10 +149,11 @@ class ClosedForms:
         each = lengths.input_mean + lengths.output_mean + compiled.memory.cross_tokens
         held = compiled.memory.max_concurrency_tokens / max(each, 1.0)
         seats = int(max(1, min(candidate.max_num_seqs * candidate.layout.data_parallel, held)))
+        times = self._times(compiled.cost)
         return QueueingModel(
             replicas=candidate.replicas,
             microbatches=candidate.microbatches,
-            cycle_s=self._with_media(per_token(self._cycle_s(compiled.cost), compiled.resolved), compiled.cost),
+            cycle_s=self._with_media(per_token(times.cycle_s, compiled.resolved), compiled.cost),
             seats=max(1, seats // candidate.layout.pipeline_parallel),
             max_num_batched_tokens=candidate.max_num_batched_tokens,
             input_tokens=lengths.input_mean,
@@ -131,12 +161,13 @@ class ClosedForms:
             api_server=ApiServerQueue(compiled.resolved.engine.host, compiled.resolved.api_server_count),
             variability=lengths.variability,
             input_quantile=lengths.input_at,
+            known_step_s=times.decodes_s,
         )
 
-    def _cycle_s(self, cost: StepCost) -> CycleS:
+    def _times(self, cost: StepCost) -> StepTimes:
         if cost not in self._step_times:
             self._step_times[cost] = StepTimes(cost)
-        return self._step_times[cost].cycle_s
+        return self._step_times[cost]
 
     def _with_media(self, cycle_s: CycleS, cost: StepCost) -> CycleS:
         """Return the seconds of a step with the encoding of items spread evenly over the tokens of prompts."""
@@ -186,6 +217,14 @@ class ClosedForms:
 
     def saturation_per_s(self, candidate: Candidate) -> float:
         """Return the requests per second of the whole deployment with a full batch; the result is cached."""
-        if candidate not in self._saturation:
-            self._saturation[candidate] = self.queueing(candidate).saturation_per_s
-        return self._saturation[candidate]
+        known = self.estimates.saturation_per_s
+        if candidate not in known:
+            known[candidate] = self.queueing(candidate).saturation_per_s
+        return known[candidate]
+
+    def light_per_s(self, candidate: Candidate) -> float:
+        """Return a rate of the whole deployment at which requests rarely overlap; the result is cached."""
+        known = self.estimates.light_per_s
+        if candidate not in known:
+            known[candidate] = self.queueing(candidate).light_per_s
+        return known[candidate]

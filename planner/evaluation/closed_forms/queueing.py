@@ -146,6 +146,7 @@ class QueueingModel:
         api_server: The API server in front of each replica.
         variability: Sum of the squared coefficients of variation of the gaps between arrivals and of prompt lengths.
         input_quantile: Returns the prompt length at a quantile.
+        known_step_s: The results of `step_s` so far, by batch. Models of one workload and one step cost may share it.
     """
 
     replicas: int
@@ -158,15 +159,15 @@ class QueueingModel:
     api_server: ApiServerQueue
     variability: float
     input_quantile: Callable[[float], float]
-    _step_s: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    known_step_s: dict[int, float] = field(default_factory=dict, repr=False, compare=False)
 
     def step_s(self, batch: int) -> float:
         """Return the seconds of a step that decodes `batch` sequences half way through their outputs.
 
         The result is cached: every rate asks for the same few batch sizes.
         """
-        if (seconds := self._step_s.get(batch)) is None:
-            seconds = self._step_s[batch] = self.cycle_s(self._decodes(batch))
+        if (seconds := self.known_step_s.get(batch)) is None:
+            seconds = self.known_step_s[batch] = self.cycle_s(self._decodes(batch))
         return seconds
 
     def _decodes(self, batch: int) -> BatchShape:
@@ -318,12 +319,14 @@ class QueueingModel:
         if own_per_s > OVERLOAD * self._own_saturation_per_s:
             return None
         free = max(1.0 - own_per_s * self.prefill_s, 0.02)
+        tokens_per_s, seats, known = own_per_s * self.output_tokens, float(self.seats), self.known_step_s
         batch, before = 1.0, 0.0
         for _ in range(_ROUNDS):
             if batch == before:
                 break
             before = batch
-            batch = min(own_per_s * self.output_tokens * self.step_s(max(int(batch), 1)) / free, float(self.seats))
+            whole = max(int(batch), 1)
+            batch = min(tokens_per_s * (known.get(whole) or self.step_s(whole)) / free, seats)
         return batch
 
     def run_requests(self, requests_per_s: float, n_requests: int, share: int) -> tuple[int, int]:  # noqa: ARG002

@@ -219,29 +219,16 @@ def test_a_capacity_is_looked_for_from_the_estimate_corrected_by_that_of_a_known
     assert strict.start_per_s(a) == tester.evaluator.fluid_requests_per_s(a)
 
 
-def test_the_estimate_of_a_capacity_is_made_once_for_each_tester() -> None:
+def test_the_estimate_of_a_capacity_follows_the_limits_and_the_allowance() -> None:
     """The toy guesses 0.8 of its time: with a limit of 1 s, the estimate is 1.25 times the capacity."""
-    toy, c = GuessCounter(capacity_per_s={8192: 16.0}), candidate(max_num_seqs=1024)
+    toy, c = SeatsToy(capacity_per_s={8192: 16.0}), candidate(max_num_seqs=1024)
     tester = CandidateTester(toy, SLOS, SIZES, 0, 0.9, None)
     assert tester.guessed_capacity_per_s(c) == pytest.approx(20.0, rel=0.05)
-    n_guesses = toy.n_guesses
     assert tester.guessed_capacity_per_s(c) <= 20.0
-    assert toy.n_guesses == n_guesses > 0
     stricter = replace(tester, slos=parse_slos(["ttft.p90=500ms"]))
     assert stricter.guessed_capacity_per_s(c) == pytest.approx(10.0, rel=0.05)
     slower = replace(tester, fixed_allowance=ErrorAllowance(speed=1.6))
     assert slower.guessed_capacity_per_s(c) == pytest.approx(20.0 / 1.6, rel=0.05)
-
-
-@dataclass
-class GuessCounter(SeatsToy):
-    """Counts its estimates."""
-
-    n_guesses: int = 0
-
-    def guess_s(self, c: Candidate, requests_per_s: float, metric: str, quantile: float | None = None) -> float:
-        self.n_guesses += 1
-        return super().guess_s(c, requests_per_s, metric, quantile)
 
 
 def test_costs_of_candidates_decide_about_the_rate_they_need() -> None:

@@ -109,7 +109,7 @@ def value(objective: str, tester: CandidateTester, c: Candidate) -> float:
 def found_by(assess: ObjectiveAssess, seed: int) -> tuple[Outcome | None, list[Candidate]]:
     candidates, settings = space(), SearchSettings(TRIALS, seed)
     orders = assess.in_order(candidates), assess.safest_first(candidates)
-    result = search(orders[0], assess, settings, outclassed=assess.outclassed, safest=orders[1])
+    result = search(orders[0], assess, settings, outclassed=assess.outclassed, safest=lambda: orders[1])
     return result.best, [o.candidate for o in result.outcomes]
 
 
@@ -167,7 +167,8 @@ def test_a_no_has_tried_the_safest_candidate_on_the_largest_hardware_of_each_kin
     tester = CandidateTester(MisledToy(0.4), SLOS, SIZES, 0, 0.9, 1000.0)
     for objective in OBJECTIVES:
         assess = assess_of(objective, tester)
-        safest, worst_first = assess.safest_first(candidates), assess.in_order(candidates)[::-1]
+        worst_first = assess.in_order(candidates)[::-1]
+        safest = partial(assess.safest_first, candidates)
         for trials in (4, 5, 12):
             result = search(worst_first, assess, SearchSettings(trials, 0), safest=safest)
             tried = [o.candidate for o in result.outcomes]

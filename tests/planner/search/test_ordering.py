@@ -82,7 +82,7 @@ def test_placements_that_failed_come_after_those_that_did_not() -> None:
 def test_until_a_plan_holds_every_other_trial_takes_the_safest() -> None:
     holds = GRID[-2]
     tried = Tried({holds: 1.0})
-    search(GRID, tried, SearchSettings(30, 0), safest=[holds, *GRID[:-2], GRID[-1]])
+    search(GRID, tried, SearchSettings(30, 0), safest=lambda: [holds, *GRID[:-2], GRID[-1]])
     assert tried[0] == GRID[0]
     assert tried[1] == holds
     assert tried[2].layout.tensor_parallel == 4  # by promise again, and the first placement failed

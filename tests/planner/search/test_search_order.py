@@ -104,10 +104,23 @@ def test_the_safest_is_tried_every_second_time_and_then_always_until_a_plan_is_k
         order.append(c)
         return outcome(c, None, "infeasible")
 
-    search(SPACE, fails, SearchSettings(12, 0), safest=safest)
+    search(SPACE, fails, SearchSettings(12, 0), safest=lambda: safest)
     took_safest = [c == next(s for s in safest if s not in order[:i]) for i, c in enumerate(order)]
     # Of 12 trials, those from the seventh on leave at most half a trial more than half of the trials.
     assert took_safest == [False, True, False, True, False, True] + [True] * 6
+
+
+def test_the_order_of_safety_is_asked_for_once_and_only_where_no_plan_is_known() -> None:
+    n_calls: list[int] = []
+
+    def safest() -> list[Candidate]:
+        n_calls.append(1)
+        return SPACE[::-1]
+
+    search(SPACE, lambda c, _: outcome(c, -1.0), SearchSettings(12, 0), safest=safest)
+    assert not n_calls
+    search(SPACE, lambda c, _: outcome(c, None, "infeasible"), SearchSettings(12, 0), safest=safest)
+    assert len(n_calls) == 1
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from calibration.operators.cost import INTERPOLATED, AdjustedCosts, CachedCosts, Cost
-from calibration.operators.operators import Collective, Gemm, Operator
+from calibration.operators.operators import Collective, Elementwise, Gemm, Operator
 from calibration.operators.roofline import link_bytes
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
@@ -107,6 +107,20 @@ def test_an_operator_is_computed_once_and_costs_the_same() -> None:
             again = replace(op, m=op.m.copy())
             assert np.array_equal(cached.cost(again).seconds, counting.source.cost(op).seconds)
     assert len(counting.computed) == len(gemms)
+
+
+def test_operators_that_differ_in_anything_are_computed_apart() -> None:
+    """Also where their numbers read alike in a row, and where an array is a view of every second entry of another."""
+    counting = CountingSource(ToySource(parse_hardware("h100x1").accelerator))
+    cached, many = CachedCosts(counting), np.arange(1.0, 7.0)
+    sizes = (many, many[::2], many.reshape(2, 3), many.astype(np.int64), 1, 11)
+    gemms = [Gemm(m=m, n=n, k=k, dtype="bf16") for m in sizes for n, k in ((12, 3), (1, 23))]
+    ops: list[Operator] = [*gemms, replace(gemms[0], dtype="fp8"), Elementwise("norm", many, 2.0)]
+    for op in ops:
+        assert np.array_equal(cached.cost(op).seconds, counting.source.cost(op).seconds)
+    assert len(counting.computed) == len(ops)
+    cached.cost(replace(gemms[2], m=many[::2].copy()))
+    assert len(counting.computed) == len(ops)
 
 
 def test_step_costs_of_cached_operators_are_equal_bit_for_bit() -> None:

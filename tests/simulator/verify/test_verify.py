@@ -15,7 +15,7 @@ from catalogs.deployments.schema import Deployment
 from catalogs.engines.profile import HostTimes
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
-from simulator.cluster.compiled import HOST_NOTICE, _with_measured_host, compile_deployment
+from simulator.cluster.compiled import HOST_NOTICE, compile_deployment, measured_host_of, with_measured_host
 from simulator.cluster.simulate import simulate
 from simulator.verify.comparison import STANDARD, THROUGHPUT, by_length, lines
 from simulator.verify.trials import SHARES, MeanLengths, TrialSize, trials
@@ -142,9 +142,9 @@ def test_eager_host_times_of_a_shallow_model_are_not_a_deep_ones(user_data: Path
     found = resolve(written)
     hardware = replace(found.hardware, node=replace(found.hardware.node, accelerator=cpu))
     eager = replace(found, hardware=hardware, engine=found.engine.on("cpu"))
-    notices = _with_measured_host(eager).notices
-    assert any("are not used: it has 8 layers, this model has 24" in text for text in notices)
-    assert not _with_measured_host(eager).engine.host.measured
+    measured = with_measured_host(eager, measured_host_of(cpu, eager.engine))
+    assert any("are not used: it has 8 layers, this model has 24" in text for text in measured.notices)
+    assert not measured.engine.host.measured
 
 
 @pytest.mark.parametrize("spoil", [lambda text: text[:40], lambda text: text.replace("rtx4090", "h100")])

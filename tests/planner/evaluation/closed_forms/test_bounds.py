@@ -16,6 +16,7 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.workloads.request_set import RequestSet
 from planner.evaluation.closed_forms.bounds import (
     REQUEST_LENGTH,
+    PromptGrid,
     fastest_decode_s,
     latency_discard,
     length_discard,
@@ -54,7 +55,7 @@ def test_a_lucky_draw_is_below_the_statistic_itself() -> None:
 
 def test_floors_by_hand() -> None:
     assert fastest_decode_s(toy_cycle_s, LIMITS) == pytest.approx(0.010)
-    floors = prefill_floor_s(toy_cycle_s, LIMITS, np.array([500.0, 2500.0]))
+    floors = prefill_floor_s(toy_cycle_s, LIMITS, PromptGrid.of(np.array([500.0, 2500.0])))
     assert floors == pytest.approx([0.51, 2.53])  # 2500 tokens are three chunks
 
 
