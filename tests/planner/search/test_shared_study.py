@@ -30,7 +30,7 @@ from tests.planner.search.test_shared_study import race, settings_of, space
 from planner.search import search as s
 from planner.search import optuna_study
 if {host!r}:
-    study.socket.gethostname = lambda: {host!r}
+    optuna_study.socket.gethostname = lambda: {host!r}
 inner = race()
 print("ready", flush=True)
 sys.stdin.readline()
