@@ -57,8 +57,10 @@ from planner.sections.full_answer import FullAnswer
 from planner.sections.registry import check_sections, compute_sections
 from planner.space.bounds import Discard
 
+#: Other plans beside the recommended one in an answer.
 N_ALTERNATIVES: Final = 2
 
+#: Workers of a plan that is made in this process alone.
 ONE_PROCESS: Final = ProcessPool(1)
 
 

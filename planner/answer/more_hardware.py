@@ -23,7 +23,8 @@ NEIGHBOURS: Final = ("h100", "h200", "b200")
 #: Multiples of the number of nodes that are tried if one node does not suffice.
 _MORE_NODES: Final = (2, 4, 8, 16)
 
-#: Sizes that the quick search finds and the full search refuses, after which no size is named.
+#: After so many sizes that the quick search accepted and the full search refused, the refusal names no size. A
+#: judgement of cost: each of them takes a whole search.
 _MOST_REFUSED: Final = 3
 
 SearchOn = Callable[[Hardware], Candidate | None]

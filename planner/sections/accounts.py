@@ -24,6 +24,7 @@ from planner.problem.latency_metrics import E2E
 from planner.sections.ownership import HEAD, OwnedAccount, PricedPlan, owned_account
 from planner.sections.section import ChosenPlan, Section
 
+#: Seconds of a day.
 SECONDS_PER_DAY: Final = 86400.0
 
 #: Seconds until a cloud provides the machine of a replacement: 80-120 s (see ColdStart in
