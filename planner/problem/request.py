@@ -67,8 +67,7 @@ WIDE_EXPERTS: Final = "wide-experts"
 
 EXTENSIONS: Final = (DISAGGREGATED, PIPELINES, CONTEXT, WIDE_EXPERTS)
 
-#: Probability with which each objective must be met where the request states none. A judgement: one plan in ten may
-#: miss by the error of the simulator.
+#: Default probability with which each objective must be met. A judgement: one plan in ten may miss by the error.
 DEFAULT_CONFIDENCE: Final = 0.9
 
 #: Least probability that a request may require: even odds take simulated values as they are.
