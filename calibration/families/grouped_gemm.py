@@ -374,12 +374,16 @@ def _restored(steps: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 
 
 def _relieved(grid: FloatArray, seconds: FloatArray, relief: FloatArray, op: GroupedGemm) -> FloatArray:
-    """Return the seconds under the router of `op`, ascending, from those of the tables' loads and the log relief.
+    """Return the seconds under the router of `op`, ascending, from those under the loads of the tables.
 
-    In logarithms, the excess over even loads is in proportion to the imbalance, and what a balanced router takes longer
-    because it reaches more experts is in proportion to the experts that the router of `op` reaches beyond the usual. A
-    router with more skew than the usual one reads fewer experts. Its loads are those of the tables, or of the usual
-    router where these are more uneven: more uneven ones were not timed.
+    `relief` is the logarithm of a ratio: the seconds with even loads over those with the loads of the tables. Where it
+    is below 0, even loads are faster, because no rank and no tile waits for the busiest one. The router of `op` then
+    saves the part of the relief by which its loads are more even than those of the tables. Where it is above 0, a
+    balanced router is slower, because it spreads few tokens over more experts, whose weights are all read. The router
+    of `op` then pays the part of the relief by which it reaches more experts than the usual router.
+
+    A router with more skew than the usual one reads fewer experts, which saves `_unread_s`. Its loads are those of the
+    tables, or of the usual router where these are more uneven: more uneven ones were not timed.
     """
     sizes, skew = (op.n_experts, op.experts_per_token, op.expert_ranks), float(op.skew or 0.0)
     uneven, unread_s = imbalance_share(grid, sizes, min(skew, DEFAULT_SKEW)), np.zeros_like(grid)

@@ -19,10 +19,11 @@ from catalogs.io.pinned_connection import ReplyLimits
 from catalogs.workloads.workload import Workload
 from simulator.endpoint.target import EndpointTarget
 
-#: Lengths of the requests of a measurement without a workload: every prompt length with every output length, so that
-#: the times of an input token and of an output token can be separated.
+#: Prompt lengths of the requests of a measurement without a workload. Every prompt length is sent with every output
+#: length, so that the times of an input token and of an output token can be separated.
 INPUT_TOKENS: Final = (16, 64, 128, 256, 512)
 
+#: Output lengths of the same requests.
 OUTPUT_TOKENS: Final = (8, 32, 64)
 
 #: The least requests of a level, in multiples of its concurrency, so that most of them run with all others.
