@@ -40,6 +40,7 @@ from catalogs.ui.words import percent
 
 FILE_NAME: Final = "stated_error.json"
 
+#: Version of the form of the file.
 SCHEMA_VERSION: Final = 4
 
 COVERAGE: Final = 0.9  # probability that a stated interval holds the true value

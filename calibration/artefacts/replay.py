@@ -35,6 +35,7 @@ USER_DATA: Final = "user"
 #: Relative difference of means that two measurements of the same run may have.
 NOISE: Final = 0.10
 
+#: Longest run of a command, seconds: a day.
 _TIMEOUT_S: Final = 24 * 3600.0
 
 

@@ -21,6 +21,7 @@ from catalogs.engines.profile import HostTimes
 from catalogs.errors import InputError
 from catalogs.io.output_files import make_folder, write_json
 
+#: Version of the form of the file.
 SCHEMA_VERSION: Final = 1
 
 DEEPER: Final = 2.0  # factor of depth over the probed model up to which host times of eager steps are used

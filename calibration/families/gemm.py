@@ -33,7 +33,8 @@ SAME_AS: Final = {"fp16": "bf16"}
 
 PROXY: Final = {"int8": "fp8", "fp8_block": "fp8"}  # the dtype that stands in where the dtype itself was not measured
 
-#: Dequantising inside the kernel costs about a tenth of the arithmetic rate.
+#: Share of the arithmetic rate of bf16 that products with weights in fewer bits reach. A judgement: dequantising inside
+#: the kernel costs about a tenth.
 WEIGHT_ONLY_EFFICIENCY: Final = 0.9
 
 #: A shape costs at most this multiple of the same shape with more rows: an engine could pad, so slower rows are

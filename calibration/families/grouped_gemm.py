@@ -68,18 +68,20 @@ STANDS_FOR: dict[str, tuple[str, ...]] = {
 #: Dtypes of which one kernel computes the experts, so that they share the chain around it: Marlin unpacks both.
 SHARE_CHAIN: dict[str, tuple[str, ...]] = {"mxfp4_marlin": ("mxfp4_marlin", "int4")}
 
-#: Rows of at most this many tokens show the chain around the products.
+#: Rows of at most this many tokens show the chain around the products. A judgement: their products are short.
 CHAIN_TOKENS = 8.0
 
 #: Up to this many rows per expert, half a tile, a product takes as long as reading the weights.
 ONE_TILE_ROWS = 8.0
 
-#: The chain takes at most this share of the shortest row of a curve.
+#: The chain takes at most this share of the shortest row of a curve. A judgement: some of it is the products.
 MOST_CHAIN = 0.9
 
 #: Weights of this multiple of the second-level cache were read from memory, however often a kernel is launched.
 COLD = 2.0
 
+#: Architectures that a regression reads at most, the nearest ones. A judgement: further ones have no weight at a width
+#: of half a doubling.
 NEIGHBOURS = 8
 
 KERNEL_WIDTH = 0.5  # in doublings, chosen by leaving out one architecture at a time

@@ -74,8 +74,11 @@ ALL_TOUCHED_ROWS: Final = 4.0
 #: and tiles that are half empty twice the work; rows that differ by more are of a kernel that was not tuned.
 LEAST_EVEN: Final = 0.5
 
-#: Rows per expert from which balanced loads are compared with uneven ones, and the ratio of their times that is noise.
+#: Rows per expert from which balanced loads are compared with uneven ones. A judgement: both then reach all experts.
 COMPARED_ROWS: Final = 16.0
+
+#: Ratio of the times of balanced and uneven loads that is noise. A judgement: a few per cent between two measurements
+#: of one kernel.
 NOISE: Final = 1.05
 
 

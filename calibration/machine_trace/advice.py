@@ -40,6 +40,7 @@ _BUSY_CORES: Final = 0.02
 #: Bytes touched by the measurement of a page fault.
 _TOUCHED_BYTES: Final = 64 * 2**20
 
+#: Bytes of a huge page: those of x86-64, and of Arm with pages of 4 KiB.
 _HUGE_PAGE_BYTES: Final = 2 * 2**20
 
 

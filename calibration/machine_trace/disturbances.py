@@ -31,6 +31,7 @@ _SHORTEST: Final = 2
 #: Least spread of a signal that shows no disturbance, as a share of its usual value.
 _LEAST_SHARE: Final = 0.2
 
+#: Standard deviation of a normal distribution over its median absolute deviation.
 _TO_SIGMA: Final = 1.4826
 
 

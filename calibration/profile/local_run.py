@@ -44,6 +44,7 @@ NETWORK_DTYPES: Final = ("fp32", "bf16", "fp16")
 
 NETWORK_SUFFIX: Final = ".yaml"  # of a network file; a language model is a folder
 
+#: Seconds of each unit of a budget; a number without a unit is in seconds.
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 

@@ -29,8 +29,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-SLACK: Final = 1.02  # clock boosts and timer resolution
+#: Factor by which a row may exceed a peak. A judgement: clock boosts and the resolution of timers.
+SLACK: Final = 1.02
 
+#: Factor by which a row whose operands all fit in the second-level cache may exceed the memory bandwidth. A judgement:
+#: the bandwidth of that cache is about 2.5 to 5.5 times that of memory on A100, H100 and AD102.
 CACHE_SPEEDUP: Final = 4.0
 
 STREAM_SPEEDUP: Final = 8.0  # plain streaming inside the cache reaches 5.2 on RTX PRO 6000 and 6 on L40S

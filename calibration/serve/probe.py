@@ -24,14 +24,19 @@ from calibration.serve.clients import TRIES, Client, Endpoint, IncompleteReplay
 from catalogs.arrays import FloatArray, IntArray
 from catalogs.workloads.request_set import RequestSet
 
+#: Output tokens of every request of a probe. A judgement: enough steps for a mean, and a short probe.
 OUTPUT_TOKENS: Final = 24
 
+#: Prompt tokens of the requests of a burst. A judgement: short prompts, so that the burst soon decodes together.
 BURST_INPUT_TOKENS: Final = 96
 
+#: Prompt tokens of the shortest single request.
 SHORTEST_INPUT_TOKENS: Final = 4
 
+#: Number of prompt lengths of single requests.
 N_LENGTHS: Final = 12
 
+#: Requests of each burst, up to the `max_num_seqs` of the server.
 BURSTS: Final = (2, 4, 8, 16, 32, 64, 128)
 
 REPEATS: Final = (2, 8)  # fewest and most of each length

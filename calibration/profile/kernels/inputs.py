@@ -20,6 +20,8 @@ from calibration.profile.machine.timing import Call
 
 CACHE_MULTIPLE: Final = 2.0  # size of all input sets together, in multiples of the last-level cache
 
+#: Most input sets of one shape. A judgement: small shapes would otherwise take thousands of tensors to exceed the
+#: cache.
 MOST_COPIES: Final = 512
 
 BLOCK: Final = 1 << 22  # random values that are drawn; the pool repeats them

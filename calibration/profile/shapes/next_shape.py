@@ -21,8 +21,11 @@ from calibration.profile.kernels.registry import OTHER_SHARE
 from calibration.profile.session.shape import CHECKS, FIT, HELD_OUT, Shape
 from catalogs.arrays import FloatArray
 
+#: One shape in this many is a held-out one. A judgement: enough to state an error, and few beside those that are
+#: fitted.
 HELD_OUT_EVERY: Final = 6
 
+#: Measured neighbours whose disagreement about efficiency counts. A judgement: two may agree by chance.
 NEIGHBOURS: Final = 3
 
 LABEL_DISTANCE: Final = 8.0  # doublings between shapes with different text fields (dtype, kind)
