@@ -76,8 +76,8 @@ class FastPath:
     # 1. A request arrives: it is rejected or added, and may cut the equal steps that run short.
     # 2. No request and no step is left: the loop ends.
     # 3. The steps on the device end: their tokens are streamed and logged, and finished requests leave.
-    # After 3, or when an idle engine wakes, the batch that was scheduled ahead starts, and the next one is scheduled (the
-    # general loop continues where that is impossible). The batch runs for as many steps as nothing changes in.
+    # After 3, or when an idle engine wakes, the batch that was scheduled ahead starts, and the next one is scheduled
+    # (the general loop continues where that is impossible). The batch runs for as many steps as nothing changes in.
     def serve(self, order: list[int], times_s: list[float]) -> int:
         """Serve requests until all are answered or the general loop has to continue; return how many have arrived.
 
