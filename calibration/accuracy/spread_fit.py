@@ -29,8 +29,8 @@ from calibration.accuracy.regime import UNKNOWN, Regime
 from calibration.accuracy.stated_error import COVERAGE, LEVELS, Group, spread_of
 from catalogs.arrays import BoolArray, FloatArray
 
-#: With fewer runs than this, the order statistics do not reach 5 and 95 %, and a Student's t interval for one more run
-#: is used.
+#: Fewest runs whose order statistics reach 5 and 95 % (levels 1/20 and 19/20). With fewer runs, a Student's t interval
+#: for one more run is used.
 LEAST_CONFORMAL: Final = 19
 
 #: Models in a regime from which its shared factor counts by half. A judgement: each engine has closed-loop runs of

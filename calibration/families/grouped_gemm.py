@@ -77,7 +77,8 @@ ONE_TILE_ROWS = 8.0
 #: The chain takes at most this share of the shortest row of a curve. A judgement: some of it is the products.
 MOST_CHAIN = 0.9
 
-#: Weights of this multiple of the second-level cache were read from memory, however often a kernel is launched.
+#: Weights of this multiple of the second-level cache were read from memory, however often a kernel is launched. A
+#: judgement: at most half of them can stay in the cache.
 COLD = 2.0
 
 #: Architectures that a regression reads at most, the nearest ones. A judgement: further ones have no weight at a width

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-#: Weight of coordinates that choose another kernel (extents of a window, groups) over those that grow with a batch.
+#: Weight of coordinates that choose another kernel (extents of a window, groups) over those that grow with a batch. A
+#: judgement: a batch twice as large runs the same kernel, and another window does not.
 OTHER_KERNEL: Final = 2.0
 
 

@@ -24,7 +24,8 @@ POWER: Final = 3.0
 
 ON_POINT: Final = 1e-3  # doublings; a nearer point is the point itself
 
-FAR: Final = 2.0  # doublings to the nearest point, beyond which the value is an extrapolation
+#: Doublings to the nearest point, beyond which the value is an extrapolation. A judgement: a factor of 4 in size.
+FAR: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,11 +43,16 @@ REPEATS: Final = (2, 8)  # fewest and most of each length
 
 BURST_REPEATS: Final = (2, 32)  # fewest and most of each burst
 
-PART_S: Final = 10.0  # time that the single requests, and the bursts, should take
+#: Time that the single requests, and the bursts, should take. A judgement: other guests of a host slow it down for
+#: seconds at a time.
+PART_S: Final = 10.0
 
-SPACE: Final = 1.5  # time between the first bursts, in multiples of the longest time that a burst should take
+#: Time between the first bursts, in multiples of the longest time that a burst should take. A judgement: room for a
+#: step that takes longer than predicted.
+SPACE: Final = 1.5
 
-MEASURED_SPACE: Final = 2.0  # time between further bursts, in multiples of the time that the first of their size took
+#: Time between further bursts, in multiples of the time that the first of their size took. A judgement, as for `SPACE`.
+MEASURED_SPACE: Final = 2.0
 
 PAUSE_S: Final = 0.05  # beyond that, for the client
 

@@ -32,7 +32,7 @@ from planner.search.candidate_tester import CandidateTester
 #: judgement: close to the point where the curve is steep, with one rate above it for slower steps, and two far below.
 CURVE_STEPS: Final = (0.3, 0.7, 0.88, 1.08)
 
-#: The same rates if only the effect of slower steps is needed.
+#: The only one of these rates if just the effect of slower steps is needed: the one above the operating point.
 SLOWER_STEPS: Final = (1.08,)
 
 #: Probability level of the slowest steps whose rate is simulated. A judgement: slower steps count like these, so that a
@@ -51,7 +51,7 @@ _STEP_FROM_MISSED: Final = 1.05
 #: then grows without limit a few per cent above this rate.
 _FAR_FROM_LIMIT: Final = 4.0
 
-#: Least seeds of figures with error bars.
+#: Least seeds of figures with error bars. A judgement: the fewest that show a spread with more than one difference.
 LEAST_SEEDS: Final = 3
 
 

@@ -48,7 +48,8 @@ _MAX_TRIES: Final = 4
 #: Significant digits of a rate that is suggested.
 _RATE_DIGITS: Final = 3
 
-#: Steps in which a lower confidence is tried.
+#: Steps in which a lower confidence is tried. A judgement: a user decides by steps of a few per cent, and each takes
+#: the runs of a plan.
 _LESS_SURE: Final = 0.03
 
 _BEYOND_TRIALS: Final = "not simulated: the search ended before them (a larger search.trials includes them)"

@@ -32,7 +32,8 @@ from planner.networks.service import error_factor
 from planner.problem.slo import STATS, Slo, statistic_s
 from simulator.networks.job import StagePrice
 
-#: Above this share of the rate of full batches, a plan is limited by them and not by waiting.
+#: Above this share of the rate of full batches, a plan is limited by them and not by waiting. A judgement: the
+#: tolerance of a capacity is 2 %.
 _FULL: Final = 0.97
 
 #: Loads of the curve of a plan, as shares of its capacity.
@@ -49,7 +50,8 @@ _STEP: Final = 0.98
 #: off is refused.
 _MOST_STEPS: Final = 15
 
-#: Distance of the two numbers of users between which the capacity lies, relative to the lower one.
+#: Distance of the two numbers of users between which the capacity lies, relative to the lower one. A judgement: the
+#: `TOLERANCE` of a rate.
 _USERS_TOLERANCE: Final = 0.02
 
 

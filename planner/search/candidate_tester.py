@@ -25,7 +25,8 @@ from planner.search.ordering import (
     twins_last,
 )
 
-#: Two plans that differ by at most this share tie, and the simpler one is preferred.
+#: Two plans that differ by at most this share tie, and the simpler one is preferred. A judgement: the capacity of one
+#: seed is uncertain by a few per cent (docs/search.md).
 TIE: Final = 0.02
 
 #: A comparison of capacities takes half of a tie on each side, because both losses add up: a candidate that is up to
@@ -35,7 +36,8 @@ HALF_TIE: Final = TIE / 2
 #: Added to value / limit if the system does not keep up, so that it ranks after all systems that do.
 UNSTABLE: Final = 1000.0
 
-#: Halvings of the search for an estimated capacity, on a logarithmic scale.
+#: Halvings of the search for an estimated capacity, on a logarithmic scale. A judgement: between rates that differ by a
+#: factor of 100, 4 % remain.
 _GUESS_STEPS: Final = 7
 
 Status = Literal["measured", "tied", "pruned", "infeasible"]

@@ -36,7 +36,8 @@ AUTO: Final = "auto"
 
 INSTALL: Final = "pip install '.[ray]'"
 
-#: Seconds without a result after which a candidate is evaluated in this process.
+#: Seconds without a result after which a candidate is evaluated in this process. A judgement: most candidates take
+#: seconds.
 PATIENCE_S: Final = 60.0
 
 #: Longest time to connect to a Ray cluster, seconds. A judgement: one that answers does so within milliseconds.

@@ -31,7 +31,7 @@ SECONDS_PER_DAY: Final = 86400.0
 #: catalogs/deployments/autoscaling.py).
 NEW_NODE_S: Final = 120.0
 
-#: Hours per day for deferrable work.
+#: Hours per day for deferrable work. A judgement: a third of the day.
 CLEAN_HOURS: Final = 8
 
 Rows = list[tuple[str, str, str]]  # of a table on the page: quantity, value and source

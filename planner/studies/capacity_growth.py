@@ -45,7 +45,8 @@ MOST_TRIES: Final = 3
 #: a fifth more.
 MAX_PRICE_RATIO: Final = 4.0
 
-#: Number of kinds of accelerator that reach the goal, after which no more expensive hardware is tried.
+#: Number of kinds of accelerator that reach the goal, after which no more expensive hardware is tried. A judgement: a
+#: choice of two is enough.
 SUFFICIENT_ACCELERATORS: Final = 2
 
 

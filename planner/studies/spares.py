@@ -308,7 +308,8 @@ class SparesDocument(JsonBlock):
     most: int
 
 
-#: Minimum ratio of uptime to restart time; below it, outages overlap all the time.
+#: Minimum ratio of uptime to restart time; below it, outages overlap all the time. A judgement: one replica is then
+#: down for 5 % of the time.
 _LONGER: Final = 20
 
 

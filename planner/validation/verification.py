@@ -36,7 +36,7 @@ SIGMAS: Final = 3.0
 #: Minimum number of samples beyond a percentile. A judgement: with fewer, the percentile is one of the largest samples.
 _BEYOND: Final = 5
 
-#: Share of failed requests that chance may explain.
+#: Share of failed requests that chance may explain. A judgement: more change the load of the others.
 MOST_FAILED: Final = 0.01
 
 #: Options of the load client with which a result has every latency of a plan.

@@ -26,10 +26,11 @@ INPUT_TOKENS: Final = (16, 64, 128, 256, 512)
 #: Output lengths of the same requests.
 OUTPUT_TOKENS: Final = (8, 32, 64)
 
-#: The least requests of a level, in multiples of its concurrency, so that most of them run with all others.
+#: The least requests of a level, in multiples of its concurrency, so that most of them run with all others. A
+#: judgement.
 LEAST_ROUNDS: Final = 3
 
-#: So many failures without a success between them end the measurement of a level.
+#: So many failures without a success between them end the measurement of a level. A judgement: so many are no chance.
 FAILURES_IN_A_ROW: Final = 5
 
 WARM_UP: Final = PromptToSend("1 time year people", 4)

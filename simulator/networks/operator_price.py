@@ -45,7 +45,8 @@ TILE_DEPTH: Final = 32
 #: kernels.
 TILE_CHANNELS: Final = 256
 
-#: Bytes of a stream that show the bandwidth of the last-level cache, where they fit into it.
+#: Bytes of a stream that show the bandwidth of the last-level cache, where they fit into it. A judgement: large beside
+#: a launch.
 CACHED_STREAMS: Final = (4e6, 8e6, 16e6, 32e6)
 
 #: Number format of the vector units; products in it run there, and those in tf32 on the matrix units.
