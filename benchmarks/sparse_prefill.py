@@ -29,6 +29,7 @@ BLOCK: Final = frozenset({"mla_prefill", "indexer", "select_entries", "index_q",
 
 HARDWARE: Final = {"b200_sxm": "b200x8", "h200_sxm": "h200x8"}
 
+#: Layers of GLM-5.
 LAYERS: Final = 78
 
 RANKS: Final = 8  # of tensor parallelism; 8 of the 64 heads on each

@@ -53,7 +53,8 @@ SMALLEST: Final = 64  # kernels compute whole tiles: public rows of 32 and 64 co
 #: judgement: launches take several times as long as the smallest kernels, and dtypes differ by less.
 EAGER_FLOOR: Final = 5.0
 
-#: Rows within this factor of the time of trivially small products measure the launch, not the product. A judgement.
+#: Rows within this factor of the time of trivially small products measure the launch, not the product. A judgement:
+#: three quarters of such a time are the launch.
 LAUNCH_MARGIN: Final = 1.3
 
 

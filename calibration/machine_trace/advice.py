@@ -25,7 +25,7 @@ from catalogs.hardware.specs import HostCopyRate
 from catalogs.ui.words import percent
 from catalogs.units import GIGA
 
-#: Gains below this share are not worth a change. A judgement.
+#: Gains below this share are not worth a change. A judgement: half a per cent is less than two runs differ by.
 LEAST_GAIN: Final = 0.005
 
 #: An engine that moves fewer bytes per second does not use a disk.
