@@ -55,7 +55,9 @@ COARSE = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 #: Requests of a short and of a full run.
 SIZES = RunSizes(150, 600)
-PROPOSALS = 60  # of a sampler that names points that do not exist, for each simulation it may make
+
+#: Proposals for each simulation of a sampler that names points that do not exist.
+PROPOSALS = 60
 
 Values = tuple[float, ...]
 Draw = Mapping[str, Mapping[str, float]]  # by method, what it found

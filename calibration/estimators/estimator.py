@@ -49,7 +49,8 @@ ROUNDS: Final = 200
 #: times.
 RESIDUAL_ROUNDS: Final = 100
 
-SLACK: Final = 1e-6  # of log2 sizes, in the test whether a row lies in the trained range
+#: Slack in the test whether a row lies in the trained range, in doublings; it covers rounding.
+SLACK: Final = 1e-6
 
 
 def fit_physics(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Predict:

@@ -98,9 +98,12 @@ SCORE = "score"
 # bytes of these kinds count many passes over the same logits, most of them in the cache
 PASSES_REPEAT = {"sampling", "greedy"}
 
-CACHE_SHARE = 0.75  # of the cache, beyond which streaming slows down: 96 of 128 MB on RTX PRO 6000
+#: Share of the second-level cache beyond which streaming slows down: 96 of 128 MB on RTX PRO 6000.
+CACHE_SHARE = 0.75
 
-MEMORY_EFFICIENCY = 0.9  # of peak bandwidth beyond the cache: quantize reaches 0.90 on H100, 0.91 on RTX PRO 6000
+#: Share of the peak bandwidth that streaming reaches beyond the cache: quantize reaches 0.90 on H100, 0.91 on RTX PRO
+#: 6000.
+MEMORY_EFFICIENCY = 0.9
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,8 @@ WAVE_S: Final = 2.18e-6
 #: Seconds of one pass of the loop, with all multiprocessors at work. Fitted by the same command.
 PASS_S: Final = 0.176e-6
 
-MEMORY_SHARE: Final = 0.85  # of the bandwidth, where the weights do not stay in the second-level cache
+#: Share of the bandwidth that the kernel reaches where the weights do not stay in the second-level cache.
+MEMORY_SHARE: Final = 0.85
 
 #: Least seconds of the kernel that quantises the input: its time of a few rows in the public tables.
 QUANTISE_S: Final = 2e-6

@@ -81,15 +81,18 @@ MOST_CHAIN = 0.9
 #: judgement: at most half of them can stay in the cache.
 COLD = 2.0
 
-#: Architectures that a regression reads at most, the nearest ones. A judgement: further ones have no weight at a width
-#: of half a doubling.
+#: Architectures that a regression reads at most, the nearest ones. A judgement: at a width of half a doubling, further
+#: ones have hardly any weight.
 NEIGHBOURS = 8
 
-KERNEL_WIDTH = 0.5  # in doublings, chosen by leaving out one architecture at a time
+#: Width of the kernel of the regression, in doublings of a size. Fitted by leaving out one architecture at a time.
+KERNEL_WIDTH = 0.5
 
-RELIEF_STEP = 1.0 / 32.0  # of log seconds, as bundles store the relief of even loads
+#: Step in which bundles store the relief of even loads, in the logarithm of seconds: below the noise of a row.
+RELIEF_STEP = 1.0 / 32.0
 
-NOT_TIMED = -128  # stored steps of a relief that was not timed
+#: Stored step of a relief that was not timed.
+NOT_TIMED = -128
 
 FAR = 1.5  # doublings from the nearest measured architecture beyond which a prediction counts as transferred
 

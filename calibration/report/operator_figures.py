@@ -16,7 +16,8 @@ from catalogs.hardware.specs import Accelerator
 from catalogs.ui import charts
 from catalogs.ui.words import percent
 
-MOST_POINTS: Final = 1_800  # of a chart; the tables count all
+#: Most points of a chart; the tables count all.
+MOST_POINTS: Final = 1_800
 
 AXIS_RATIOS: Final = (1.1, 8.0)  # minimum and maximum extent of the axis of residuals
 

@@ -54,7 +54,8 @@ SPACE: Final = 1.5
 #: Time between further bursts, in multiples of the time that the first of their size took. A judgement, as for `SPACE`.
 MEASURED_SPACE: Final = 2.0
 
-PAUSE_S: Final = 0.05  # beyond that, for the client
+#: Further seconds between bursts, for the client. A judgement.
+PAUSE_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)

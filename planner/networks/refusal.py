@@ -161,7 +161,7 @@ def _looser(slo: Slo, limit_s: float) -> Slo:
 
 
 def _least_on(request: NetworkRequest, name: str, plan_of: PlanOf) -> SizedCandidate | None:
-    """Return the best plan on a node of an accelerator, or else on as many as are tried; None if there is none."""
+    """Return the best plan on one node of an accelerator, or else on _MOST_NODES nodes; None if neither has one."""
     one = parse_hardware(name)
     if one.text == "local" or one.accelerator.is_slice:
         return None

@@ -43,7 +43,8 @@ EXPERT_KERNELS: Final = 6
 #: Further kernel launches of routed experts whose products are quantised: one for the input of each of the two.
 EXPERT_QUANTISE_KERNELS: Final = 2
 
-SCALE_KERNELS: Final = 2  # of the gate of a shared expert: the sigmoid and the product with its output
+#: Kernel launches of the gate of a shared expert: the sigmoid and the product with its output.
+SCALE_KERNELS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ SLACK_S: Final = 0.01
 
 LONGEST_S: Final = 1e9  # 30 years: too long for a load test, typical of a run in nanoseconds
 
-MOST_TOKENS: Final = 1e9  # of a prompt or an answer
+#: Most tokens of a prompt or an answer; more are a fault of the file.
+MOST_TOKENS: Final = 1e9
 
 NAN: Final = float("nan")
 

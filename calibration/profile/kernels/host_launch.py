@@ -23,7 +23,8 @@ HEADS: Final = 4
 #: Blocks of one run, over whose kernels its time is divided.
 BLOCKS: Final = 8
 
-KERNELS: Final = 11  # of one block: 2 norms, 5 products, attention, activation, 2 sums
+#: Kernels of one block: 2 norms, 5 products, attention, activation, 2 sums.
+KERNELS: Final = 11
 
 
 def shapes() -> list[Shape]:
