@@ -34,11 +34,12 @@ from planner.answer.candidate_search import (
     unit_cost_of,
 )
 from planner.answer.confirmed_rates import BEST, MOST_REPLICAS, OTHER, SeedBudget
-from planner.answer.evaluate import PlanEvaluator
 from planner.answer.evaluated_plan import EvaluatedPlan, objective_value, pareto
 from planner.answer.hardware_ranking import HardwareRanking, RankedHardware
+from planner.answer.plan_evaluator import PlanEvaluator
 from planner.answer.plan_figures import prices_of
 from planner.answer.refusal import CLOSEST, Refuser, least_missed
+from planner.evaluation.closed_forms.bounds import Discard
 from planner.evaluation.evaluator import Evaluator, apply_bounds
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.verdict import SHORT_RUN_MARGIN
@@ -49,13 +50,12 @@ from planner.problem.price_list import PriceList
 from planner.problem.reproduction import reproduce_block
 from planner.problem.request import PlanRequest
 from planner.search.candidate_tester import TIE, Outcome
+from planner.search.optuna_study import need_storage
 from planner.search.progress import search_progress
 from planner.search.search import Progress, SearchResult
-from planner.search.study import need_storage
 from planner.search.workers import ProcessPool, WorkerPool, usable_cores
 from planner.sections.full_answer import FullAnswer
 from planner.sections.registry import check_sections, compute_sections
-from planner.space.bounds import Discard
 
 #: Other plans beside the recommended one in an answer.
 N_ALTERNATIVES: Final = 2

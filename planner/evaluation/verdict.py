@@ -14,6 +14,7 @@ from calibration.accuracy.stated_error import ALL_WAITING, WAITING_METRICS, Stat
 from catalogs.ui.words import percent
 from planner.evaluation.evaluator import Evaluator
 from planner.evaluation.observation import Load, Observation
+from planner.evaluation.stability import CLEAR_OVERLOAD_GROWTH
 from planner.problem.candidate import Candidate
 from planner.problem.slo import Slo
 
@@ -21,8 +22,6 @@ from planner.problem.slo import Slo
 #: benchmarks/short_runs.py`: the value of a short run is 0.69 to 1.18 times that of the full run (5 to 95 %), and at
 #: most 1.23 times; the factor ruled out none of the 21 candidates that met their objectives (docs/search.md).
 SHORT_RUN_MARGIN: Final = 1.3
-
-CLEARLY_MISSED_GROWTH: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,7 @@ class Verdict:
     @property
     def far_behind(self) -> bool:
         """Return whether the system is far overloaded in any run."""
-        return any(o.growth_fraction > CLEARLY_MISSED_GROWTH for o in self.observations)
+        return any(o.growth_fraction > CLEAR_OVERLOAD_GROWTH for o in self.observations)
 
     @property
     def joules_per_output_token(self) -> float:

@@ -39,7 +39,7 @@ from planner.problem.hardware_choice import choose_hardware, is_any, is_one
 from planner.problem.reproduction import digest
 from planner.problem.tariff import least_or_given_price, require_price
 from planner.search.candidate_tester import HALF_TIE
-from planner.search.study import SearchSettings, need_storage
+from planner.search.optuna_study import SearchSettings, need_storage
 
 #: Other plans beside the recommended one in an answer.
 N_ALTERNATIVES: Final = 2

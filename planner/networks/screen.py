@@ -16,7 +16,7 @@ from planner.answer.plan_schema import SloResult
 from planner.economics.money import offer_words
 from planner.networks.deploy import NetworkPackage
 from planner.networks.schema import NetworkAnswer, NetworkHardwareRow, NetworkPlan, PriceError
-from planner.sections.refusal import NO_REASON, refused_lines, ruled_out_lines
+from planner.sections.refusal_words import NO_REASON, refused_lines, ruled_out_lines
 from planner.sections.section import interval_words, level_words, verdict_words
 
 #: Why an alternative that is as good by the objective is not the recommended plan.

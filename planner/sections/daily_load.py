@@ -44,7 +44,7 @@ from planner.problem.latency_metrics import E2E
 from planner.problem.load_curve import MOST_SIMULATED, LoadCurve
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
-from planner.sections.fleet_day import MOST_WINDOWS, DailyRun, FleetDay, FleetSize, Name
+from planner.sections.fleet_day import LEAST_WINDOWS_MET, DailyRun, FleetDay, FleetSize, Name
 from planner.sections.section import ChosenPlan, Section, level_words, result_words
 from planner.space.layouts import replicas_of
 from simulator.cluster.cluster import RunOptions
@@ -308,7 +308,7 @@ class OverTime:
             replica_carries_sure=unit.sure,
             cold_start_s=unit.cold_start_s,
             least_accelerator_hours_per_day=float(ideal.mean()) * self.clock.each * 24.0,
-            windows_must_hold=MOST_WINDOWS,
+            windows_must_hold=LEAST_WINDOWS_MET,
             ci_level=LEVEL,
             options=options,
             cheapest=None if best is None else best.name,

@@ -21,7 +21,7 @@ from simulator.cluster.run import Run
 
 #: Share of the windows that must meet the objectives, in addition to the whole run. A judgement: of the up to 96
 #: windows of a day, four may miss by chance or while the autoscaler starts replicas.
-MOST_WINDOWS: Final = 0.95
+LEAST_WINDOWS_MET: Final = 0.95
 
 #: Number of parts of the duration for which the number of replicas is reported: hours, if it is a day.
 PARTS: Final = 24
@@ -112,11 +112,11 @@ class FleetDay:
         return float(np.mean(met))
 
     def holds(self, slos: tuple[Slo, ...]) -> bool:
-        """Return True if the whole run and a share MOST_WINDOWS of its windows meet all objectives.
+        """Return True if the whole run and a share LEAST_WINDOWS_MET of its windows meet all objectives.
 
         An objective on a metric that no request has is met, as in every verdict: its value is NaN.
         """
-        return not any(self.values_s[s.name] > s.limit_s for s in slos) and self.windows_met(slos) >= MOST_WINDOWS
+        return not any(self.values_s[s.name] > s.limit_s for s in slos) and self.windows_met(slos) >= LEAST_WINDOWS_MET
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from catalogs.ui.words import percent, seconds, sure_percent
 from planner.answer.evaluated_plan import EvaluatedPlan
 from planner.answer.plan_schema import Plan, SloResult
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator
-from planner.evaluation.simulated import SimulatedEvaluator
+from planner.evaluation.simulated_evaluator import SimulatedEvaluator
 from planner.problem.candidate import Candidate
 from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest

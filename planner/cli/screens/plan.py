@@ -16,7 +16,7 @@ from planner.answer.plan_schema import CalibrationBlock, CheckpointBlock, Memory
 from planner.economics.money import CONTRACT_WORDS, Energy, Money, grid_words, offer_words
 from planner.problem.candidate import deployment_words
 from planner.problem.request import PlanRequest
-from planner.sections.refusal import NO_REASON, refused_lines, ruled_out_lines
+from planner.sections.refusal_words import NO_REASON, refused_lines, ruled_out_lines
 from planner.sections.registry import section_lines
 from planner.sections.section import result_words
 

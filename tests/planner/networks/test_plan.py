@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from catalogs.deployments.networks import load_any_deployment
+from catalogs.deployments.network_deployment import load_any_deployment
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.ui.entry_point import run_command
 from catalogs.workloads.jobs import JobWorkload

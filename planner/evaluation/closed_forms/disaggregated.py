@@ -13,7 +13,7 @@ from catalogs.deployments.layout import Layout
 from catalogs.deployments.parallelism import transfer_refusal
 from catalogs.deployments.resolve import CatalogLookup
 from catalogs.hardware.specs import Hardware
-from planner.evaluation.queueing import LIGHT, QueueingModel, Utilisation
+from planner.evaluation.closed_forms.queueing import LIGHT, QueueingModel, Utilisation
 from planner.problem.candidate import Candidate, Split
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.request import PlanRequest
@@ -23,11 +23,11 @@ from planner.space.layouts import layouts, weight_dtypes
 
 #: Prefill-to-decode ratios kept for each hardware if every candidate uses all of it. A judgement: simulations decide
 #: between the kept ones, so the closed form need only put the best among its first six.
-MOST: Final = 6
+RATIOS_ON_ALL_HARDWARE: Final = 6
 
 #: Prefill-to-decode ratios kept for each hardware if the cheapest part that carries the rate is searched. A judgement:
 #: there are then many sizes of hardware, and the ratios of all of them share the trials of one search.
-MOST_OF_A_PART: Final = 2
+RATIOS_ON_A_PART: Final = 2
 
 #: Highest utilisation of a prefill replica if an objective includes the first token. A judgement: prompts queue beyond
 #: it. By Kingman's formula the mean wait for random arrivals is four prompts at 0.8, and nine at 0.9.
@@ -113,7 +113,7 @@ def best_ratios(
     for candidate in found:
         carried = min(queueing(candidate).rates_per_s(slos))
         by_hardware.setdefault(candidate.hardware, []).append((-carried, candidate))
-    most = MOST if len(by_hardware) == 1 else MOST_OF_A_PART
+    most = RATIOS_ON_ALL_HARDWARE if len(by_hardware) == 1 else RATIOS_ON_A_PART
     for rated in by_hardware.values():
         yield from (candidate for _, candidate in sorted(rated)[:most])
 
