@@ -42,6 +42,12 @@ class FleetSize:
         """Return the maximum number of replicas."""
         return self.replicas if self.scaling is None else self.scaling.max_replicas
 
+    @property
+    def as_simulated(self) -> FleetSize:
+        """Return the size without its autoscaler if that cannot change it: a fixed fleet is simulated much faster."""
+        fixed = self.scaling is not None and self.scaling.min_replicas == self.scaling.max_replicas == self.replicas
+        return replace(self, scaling=None) if fixed else self
+
     def part(self, share: int) -> FleetSize:
         """Return one of `share` equal parts of the fleet."""
         if self.scaling is None:

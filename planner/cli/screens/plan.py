@@ -239,6 +239,9 @@ def _price_lines(answer: Answer, cost: Money | None, width: int) -> Iterator[Lin
     if len(same) > _MAX_REGIONS:
         more = counted(len(same) - _MAX_REGIONS, "more region")
         yield "", f"and {more} (prices in the JSON file, or plan report)"
+    request = answer.request
+    if request.tariff.grid is not None or request.accounting.carbon_hours is not None:
+        yield "", "carbon here is that of each region's own grid; the line Energy has that of the grid you gave"
 
 
 def _energy_words(energy: Energy) -> str:
