@@ -58,11 +58,8 @@ NATIVE: Final = "native"
 
 #: Kinds of candidate beyond the default space: the values of the key `also`.
 DISAGGREGATED: Final = "disaggregated"
-
 PIPELINES: Final = "pipelines"
-
 CONTEXT: Final = "context"
-
 WIDE_EXPERTS: Final = "wide-experts"
 
 EXTENSIONS: Final = (DISAGGREGATED, PIPELINES, CONTEXT, WIDE_EXPERTS)
