@@ -29,7 +29,10 @@ from calibration.serve.engines import SERVED_NAME, ServedLimits, vllm
 from calibration.serve.server import EngineServer
 from catalogs.ui.words import percent
 
+#: Port of the measured server, which nothing else uses as a rule.
 PORT = 8137
+
+#: Seconds over which the processor time of the idle server is measured.
 IDLE_S = 5.0
 #: (requests, input tokens, output tokens, concurrency) of each phase.
 PHASES = (

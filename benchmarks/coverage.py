@@ -52,12 +52,17 @@ CALIBRATION_SET: Final = (
     "all closed-loop and steady-state points with published settings; for vllm-v0 and trtllm-tensorrt, static batches; "
     "for engines in none of them, the means of docs/accuracy.md's own comparisons"
 )
+
+#: Levels at which stated errors are compared with measured ones.
 SURE: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 CENTRAL: Final = (0.5, 0.8, 0.9)  # levels of two-sided intervals
 LIKE: Final = ("Llama", ("h100", "h200"))  # models and GPUs that open and closed loops have in common
 
-LEAST_GAIN: Final = 0.01  # of the loss, that justifies a spread with one parameter more
-WEIGHTS: Final = (0.25, 0.5, 1.5)  # of the operators' error in the spread that are tried in place of 1
+#: Gain as a share of the loss that justifies a spread with one parameter more.
+LEAST_GAIN: Final = 0.01
+
+#: Weights of the operators' error in the spread that are tried in place of 1.
+WEIGHTS: Final = (0.25, 0.5, 1.5)
 
 Stated = tuple[Compared, StatedError]  # a point and the error stated for it
 Key = tuple[str, str]  # engine and metric

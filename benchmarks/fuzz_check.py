@@ -25,11 +25,16 @@ from simulator.cluster.run import Run
 from simulator.cluster.run_options import serving_options
 from simulator.cluster.simulate import simulate
 
-#: Fast-forward changes no time by more; beside it, the spacing of floats in long runs.
+#: Largest difference of times with and without fast-forward, seconds.
 EXACT_S: Final = 1e-9
+
+#: Further difference as a share of the time: the spacing of floats in long runs.
 FLOAT_STEPS: Final = 1e-12
-#: Every so many cases are run once more, their replicas shared by two processes; and explained, which takes a while.
+
+#: One case in this many is run once more, its replicas shared by two processes.
 SHARED_BETWEEN: Final = 16
+
+#: One case in this many is explained, which takes a while.
 EXPLAINED: Final = 12
 TIMES: Final = ("arrival_s", "started_s", "first_token_s", "last_token_s")
 COUNTS: Final = ("status", "replica", "preemptions", "cached_tokens")
@@ -45,7 +50,7 @@ class Differs(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """refused: why it cannot be."""
+    """What became of a case; `refused` is why it cannot be, if it cannot."""
 
     refused: InputError | None = None
     n_requests: int = 0

@@ -42,10 +42,17 @@ sys.path.insert(0, str(ROOT))  # nothing needs to be installed
 #: Imported on the way; transformers' own needs come with it.
 BARE = ("torch", "transformers", "numpy", "pandas", "pyarrow", "yaml", "rich", "scipy", "typer")
 CARRIED = ("pydantic", "platformdirs", "simpy")  # absent from images made for training
+
+#: Largest table of rows: larger ones are too large for a repository.
 LARGEST_ROWS_BYTES = 5_000_000
+
+#: Seconds that are kept for collecting the results, for the comparison and for the networks, and those that the fit may
+#: take beyond the budget.
 COLLECT_S, COMPARE_S, NETWORKS_S, FIT_S = 20.0, 60.0, 75.0, 120.0
 #: Networks that are not language models, by the library that builds each; the last one is that of a rehearsal.
 NETWORKS = {"bert-base": "transformers", "dinov2-base": "transformers", "resnet50": "timm"}
+
+#: Batches in which the networks run.
 NETWORK_BATCHES = (1, 6, 24)
 REHEARSED = "t5-small-encoder"
 GRACE_S = 10.0  # between an interrupt and the end

@@ -20,6 +20,7 @@ from catalogs.deployments.schema import Deployment
 from simulator.cluster.compiled import compile_deployment
 from simulator.core.batch import BatchShape
 
+#: Accelerators of a node.
 PER_NODE: Final = 8
 
 #: Tokens of prompts in a step of one rank, as the commands beside the first source set them (SGLang issue 6017:

@@ -14,7 +14,9 @@ from pathlib import Path
 import pandas as pd
 
 ACCELERATORS = ("h100_sxm", "h200_sxm", "b200_sxm")
-ROWS, SIDES = (4096, 16384), (4096, 32768)  # of the input, and the other two sizes
+
+#: Rows of the input, and the other two sizes of a product.
+ROWS, SIDES = (4096, 16384), (4096, 32768)
 
 
 def main() -> None:

@@ -21,6 +21,8 @@ from simulator.schedulers.rules import EngineRules
 _POSTED = re.compile(r"post: new task, id = (\d+)/1, front = 0")
 _PROMPT = re.compile(r"task (\d+) \| new prompt.*task\.n_tokens = (\d+)")
 _MADE = re.compile(r"task (\d+) \| n_gen = (\d+)")
+
+#: Context of the served model, in tokens.
 CONTEXT_TOKENS = 4096
 
 

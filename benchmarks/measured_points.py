@@ -57,7 +57,9 @@ STATIC_ENGINES = ("vllm-v0", "trtllm-tensorrt")
 #: The first points of an engine in the scorer's seeded order whose error is not learned from. Host times of vllm-v0
 #: were fitted on half of the first 54; models that the catalog has learned since are between them now.
 FITTED = {"vllm-v0": 60}
-SEED = 7  # of the scorer's order, its default
+
+#: Seed of the scorer's order, its default.
+SEED = 7
 SUMMARY = {
     "itl": ("itl_s", "p50"),
     "power": ("power", "gpu_w_mean"),

@@ -81,8 +81,10 @@ COMPILED: Final = ("compile", "SDPA", "Triton", "NT")
 
 NOT_PRICED: Final = ("int8 dynamic", "2:4 sparse")
 
-#: Width and height by the names of resolutions in the rows. Cosmos' own table has 768 x 432 and 1280 x 704 at 16:9.
+#: Width and height by the names of resolutions in the rows.
 RESOLUTIONS: Final = {"480p": (832, 480), "720p": (1280, 720)}
+
+#: The same in Cosmos' own table, whose frames are 16:9.
 COSMOS: Final = {"480p": (768, 432), "720p": (1280, 704)}
 
 #: Inputs of one launch in MLPerf's offline scenario, by network and the start of the hardware's name ("": any other):

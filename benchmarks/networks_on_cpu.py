@@ -28,6 +28,7 @@ sys.path.insert(0, str(ROOT))
 
 NETWORKS: Final = ("resnet50", "vit_base_patch16_224", "bert-base", "t5-small-encoder", "sam2_hiera_tiny", "dit-s-2")
 
+#: Batches in which the networks run.
 BATCHES: Final = (1, 3, 6)
 
 #: Batches of networks that take seconds for one input.

@@ -13,7 +13,10 @@ from types import SimpleNamespace as Settings
 
 import numpy as np
 
+#: Sequences of a batch, and tokens of each.
 SEQUENCES, TOKENS = (16, 64, 256), (128, 1024, 4096)
+
+#: Longest sequence in tokens, and the repeats of each lookup.
 LONGEST, REPEATS = 8192, 25
 
 

@@ -27,6 +27,8 @@ from measured_points import open_loop
 from catalogs.engines.files import load_engine
 
 STAGES = "h100-llama-2-*"
+
+#: Steps for which a first token waits: half of the running one, the one that is scheduled already, and its own.
 STEPS = 2.5
 
 

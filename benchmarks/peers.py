@@ -45,6 +45,8 @@ CHECKPOINTS: Final = {
     ("MiniMaxAI/MiniMax-M2.5", "fp8"): ("MiniMaxAI/MiniMax-M2.5", ""),
     ("MiniMaxAI/MiniMax-M2.5", "fp4"): ("nvidia/MiniMax-M2.5-NVFP4", ""),
 }
+
+#: The load with which the speed of simulators is compared.
 SPEED: Final = {"requests": 10_000, "clients": 256, "tokens": 1024}
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import time
 
+#: Mean output lengths, sequences of a batch, repeats of each, and words of the vocabulary (Llama 3).
 MEANS, SEQUENCES, REPEATS, VOCABULARY = (200, 700), (8, 32, 128, 512), 9, 128_256
 
 

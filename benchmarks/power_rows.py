@@ -23,6 +23,8 @@ from calibration.power.model import FITTED, load_power
 from catalogs.hardware.catalog import parse_hardware
 
 ACCELERATORS = ("h200", "b200")
+
+#: Fewest rows of a cell whose quartiles are compared.
 LEAST_ROWS = 5
 
 

@@ -53,7 +53,11 @@ _STROKES: Final = (
     ("#E69F00", "4 2 1 2"),
     ("#56B4E9", "15 3 3 3"),
 )
+
+#: Side of the drawing in pixels.
 _SIDE: Final = 320
+
+#: Edge around it in pixels.
 _EDGE: Final = 50
 
 

@@ -28,7 +28,10 @@ from simulator.cluster.compiled import CompiledFleet, compile_fleet
 from simulator.cluster.run_options import serving_options
 from simulator.cluster.simulate import simulate
 
+#: Requests per second for each replica.
 RATE_PER_REPLICA = 8.0
+
+#: Bytes of a gibibyte.
 GIB = 2.0**30
 
 

@@ -19,6 +19,8 @@ import pandas as pd
 
 RELEASES = ("sglang/0.5.14", "trtllm/1.3.0rc20")
 SYSTEMS = ("b200_sxm", "gb200", "h100_sxm", "h200_sxm")
+
+#: Most rows at which neither arithmetic nor activations matter.
 FEW_ROWS = 64
 LEAST_POWER, MOST_POWER = 16, 28  # weights, as powers of two
 

@@ -44,11 +44,20 @@ from planner.search.pareto_sampler import RESOLVED, ParetoSample, ParetoSampler,
 from planner.search.pareto_search import search_front
 from planner.search.pareto_space import LADDER, PARAMS, ParetoSpace, points_under_load
 
+#: Share of the points that every method may simulate.
 SHARE = 0.2
+
+#: Distance at which a front counts as found "within 5 %".
 NEAR = 0.05
+
+#: Loads of a space that names none, as shares of the highest rate per dollar (`LADDER`).
 COARSE = (0.1, 0.3, 0.5, 0.7, 0.9)
+
+#: Requests of a short and of a full run.
 SIZES = RunSizes(150, 600)
-PROPOSALS = 60  # of a sampler that names points that do not exist, for each simulation it may make
+
+#: Proposals for each simulation of a sampler that names points that do not exist.
+PROPOSALS = 60
 
 Values = tuple[float, ...]
 Draw = Mapping[str, Mapping[str, float]]  # by method, what it found

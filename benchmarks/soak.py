@@ -30,9 +30,14 @@ from fuzz_shrink import shrink
 
 #: A case that cannot be is repaired by leaving out a key, at most so often.
 REPAIRS = 24
-#: What is kept between runs (models, hardware, bundles) fills up first; from then on memory may grow by so much.
+
+#: Share of the run in which memory is not judged: what is kept between runs (models, hardware, bundles) fills up first.
 WARM_UP_FRACTION = 0.3
+
+#: Growth of memory that is permitted from then on, MiB.
 MOST_GROWTH_MIB = 64.0
+
+#: Longest time of one case, seconds.
 LIMIT_S = 60.0
 
 

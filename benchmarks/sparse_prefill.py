@@ -29,9 +29,11 @@ BLOCK: Final = frozenset({"mla_prefill", "indexer", "select_entries", "index_q",
 
 HARDWARE: Final = {"b200_sxm": "b200x8", "h200_sxm": "h200x8"}
 
+#: Layers of GLM-5.
 LAYERS: Final = 78
 
-RANKS: Final = 8  # of tensor parallelism; 8 of the 64 heads on each
+#: Ranks of tensor parallelism; 8 of the 64 heads are on each.
+RANKS: Final = 8
 
 
 def priced_s(hardware: str, kv_dtype: str, prompts: float, tokens: float) -> float:

@@ -38,6 +38,8 @@ HEAD = {
 }
 #: (engine, mean TPOT, mean ITL), milliseconds: before the pull request, and with asynchronous scheduling.
 MEASURED = (("vllm-0.11", 9.91, 28.14), ("vllm", 9.57, 27.17))
+
+#: Requests of the run, and tokens of each prompt and output.
 N, INPUT_TOKENS, OUTPUT_TOKENS = 20, 100, 256
 
 

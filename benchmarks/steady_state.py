@@ -46,7 +46,10 @@ from simulator.cluster.simulate import simulate
 from simulator.core.step_log import StepLog
 from simulator.costs.totals import StepTotals
 
+#: Lengths of prompts. The mean is read from the two points of SEATS.
 PROMPT_TOKENS: Final = {"lognormal": {"mean": 700, "cv": 2.0}}
+
+#: Requests of a run, as in the benchmark's repository; four times the seats where that is more.
 LEAST_REQUESTS: Final = 1024
 #: Point -> mean requests in a batch, as measured: what PROMPT_TOKENS was read from.
 SEATS: Final = {
@@ -54,6 +57,8 @@ SEATS: Final = {
     "H100x4 Llama-3.1-70B-Instruct bfloat16 seqs1024": 898.5,
 }
 FIGURES: Final = ("itl_p50", "power", "j_per_token")
+
+#: Ranges of batch sizes in the printed tables.
 BATCHES: Final = ((0, 32), (32, 128), (128, 512), (512, 10_000))
 
 

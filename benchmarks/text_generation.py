@@ -60,12 +60,16 @@ PUBLISHED = {
     "bart-large-cnn": ((32, 0.2802, 10662, 0.2299), (64, 0.3430, 16209, 0.2522), (128, 0.4727, 23518, 0.3523)),
 }
 
+#: Most output tokens of a request.
 OUTPUT_LIMIT = 128
 
+#: Threads of both programs.
 THREADS = 1
 
+#: Rounds in which both are measured in turn.
 ROUNDS = 3
 
+#: Seconds of the repeats of one point.
 REPEATS_S = 4.0
 
 

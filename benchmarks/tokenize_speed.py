@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+#: Files that the tokeniser is not trained on, words of its vocabulary, and repeats of each measurement.
 HELD_OUT_FILES, VOCABULARY, REPEATS = 300, 32_000, 100
 
 

@@ -58,8 +58,10 @@ from planner.search.workers import ProcessPool, WorkerPool, usable_cores
 from planner.sections.full_answer import FullAnswer
 from planner.sections.registry import check_sections, compute_sections
 
+#: Other plans beside the recommended one in an answer.
 N_ALTERNATIVES: Final = 2
 
+#: Workers of a plan that is made in this process alone.
 ONE_PROCESS: Final = ProcessPool(1)
 
 

@@ -29,23 +29,28 @@ from calibration.accuracy.regime import UNKNOWN, Regime
 from calibration.accuracy.stated_error import COVERAGE, LEVELS, Group, spread_of
 from catalogs.arrays import BoolArray, FloatArray
 
-#: With fewer runs than this, the order statistics do not reach 5 and 95 %, and a Student's t interval for one more run
-#: is used.
+#: Fewest runs whose order statistics reach 5 and 95 % (levels 1/20 and 19/20). With fewer runs, a Student's t interval
+#: for one more run is used.
 LEAST_CONFORMAL: Final = 19
 
-#: Models in a regime from which its shared factor counts by half.
+#: Models in a regime from which its shared factor counts by half. A judgement: each engine has closed-loop runs of
+#: three to six models only (docs/accuracy.md); `python benchmarks/coverage.py` checks the coverage of models that were
+#: left out.
 SHARED_MODELS: Final = 4
 
-#: Models of one engine in a regime from which the difference from the shared factor counts by half.
+#: Models of one engine in a regime from which the difference from the shared factor counts by half. A judgement: twice
+#: as many, because a difference of two factors is less certain than one; checked as `SHARED_MODELS`.
 OWN_MODELS: Final = 8
 
-#: Waiting shares below this quantile of the learned ones count as that quantile: no run shows the error there.
+#: Quantile of the learned waiting shares below which a share counts as that quantile. A judgement: hardly any run shows
+#: the error there.
 _LEAST_WAITING: Final = 0.05
 
-#: Least spread of the logarithm that a fit may find, so that equal runs do not give an infinite likelihood.
+#: Least spread of the logarithm that a fit may find. A judgement: equal runs would otherwise give an infinite
+#: likelihood.
 _LEAST_SPREAD: Final = 0.01
 
-#: Least ratio of the deviations of a regime to those of all runs.
+#: Least ratio of the deviations of a regime to those of all runs. A judgement against the logarithm of 0.
 _LEAST_RATIO: Final = 0.05
 
 #: The properties of a regime that have factors, in the order in which they are learned.

@@ -40,9 +40,11 @@ from catalogs.ui.words import percent
 
 FILE_NAME: Final = "stated_error.json"
 
+#: Version of the form of the file.
 SCHEMA_VERSION: Final = 4
 
-COVERAGE: Final = 0.9  # probability that a stated interval holds the true value
+#: Probability that a stated interval holds the true value. A convention: nine of ten.
+COVERAGE: Final = 0.9
 
 #: Probability levels of the stored scores; beyond the outer two, scores are constant.
 LEVELS: Final = (0.02, *(round(0.05 * i, 2) for i in range(1, 20)), 0.98)
@@ -59,7 +61,8 @@ ALL_WAITING: Final = 1.0
 #: Standard deviation of a normal distribution over its median absolute deviation: median error -> sigma.
 MEDIAN_TO_SIGMA: Final = 0.6745
 
-_FACTORS: Final = 200  # equally likely factors that a share is counted over
+#: Equally likely factors that a share is counted over. A judgement: they resolve half a per cent.
+_FACTORS: Final = 200
 
 
 class Group(BaseModel, extra="forbid", frozen=True):

@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, Field
 
+#: Version of the form of the manifest.
 SCHEMA_VERSION: Final = 1
 
 MANIFEST: Final = "manifest.json"

@@ -30,6 +30,7 @@ _GPU_FACTS: Final = (
     *("clocks.max.sm", "clocks.max.mem", "clocks.current.sm", "clocks.current.memory", "pcie.link.gen.current"),
 )
 
+#: Seconds within which nvidia-smi must answer. A judgement: it is slow where the driver must wake up first.
 _DRIVER_TIMEOUT_S: Final = 20.0
 
 

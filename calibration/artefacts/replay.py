@@ -32,9 +32,11 @@ MODULES: Final = {
 #: The user's own data (calibrations) below the inputs, in the form of XDG_DATA_HOME.
 USER_DATA: Final = "user"
 
-#: Relative difference of means that two measurements of the same run may have.
+#: Relative difference of means that two measurements of the same run may have. A judgement: the clocks and the
+#: neighbours of a machine change by as much.
 NOISE: Final = 0.10
 
+#: Longest run of a command, seconds: a day.
 _TIMEOUT_S: Final = 24 * 3600.0
 
 

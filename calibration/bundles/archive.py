@@ -19,7 +19,8 @@ from catalogs.io.output_files import atomic_file, atomic_folder
 
 FILES: Final = (JSON_NAME, ARRAYS_NAME)
 
-LARGEST_BYTES: Final = 256 * 2**20  # of one file; shipped ones stay under 2 MiB
+#: Largest file of an archive, in bytes. A judgement: shipped ones stay under 2 MiB.
+LARGEST_BYTES: Final = 256 * 2**20
 
 
 def export_bundle(text: str, out: Path) -> Path:

@@ -35,10 +35,12 @@ from catalogs.hardware.specs import Accelerator
 from catalogs.io import yaml_files
 from catalogs.ui.words import percent
 
-#: Number of minor releases by which shipped tables may be older than the engine without a notice.
+#: Number of minor releases by which shipped tables may be older than the engine without a notice. A judgement: most
+#: shipped tables are of vLLM 0.24, and its present profile is of 0.33; every answer names the release.
 USUAL_LAG: Final = 9
 
-#: Median relative error on unseen shapes above which a user's own measurements get a notice.
+#: Median relative error on unseen shapes above which a user's own measurements get a notice. A judgement: the limit of
+#: the word "rough" in a calibration report (calibration/report/operator_page.py).
 LARGE_ERROR: Final = 0.25
 
 #: Dtype of the experts that another engine's tables time (`cut_experts_tables` of an engine profile).

@@ -36,10 +36,11 @@ from calibration.power.model import MOST_DEMAND, group_of
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
 
-#: Exponent of the smooth maximum, and the minimum of r. Fitted to 10 throughputs of a dense model under limits, within
-#: 1.6 % on average; 10 of a mixture of experts, not fitted, are within 2.9 %.
+#: Exponent of the smooth maximum of arithmetic and memory time. Fitted with `LEAST_CLOCK_PART` to 10 throughputs of a
+#: dense model under limits, within 1.6 % on average; 10 of a mixture of experts, not fitted, are within 2.9 %.
 SHARPNESS: Final = 4.0
 
+#: Least ratio of the time that follows the clock to the time of memory. Fitted with `SHARPNESS`.
 LEAST_CLOCK_PART: Final = 0.5
 
 #: Lowest measured clocks, as a share of the highest; lower ones follow the formula.

@@ -21,9 +21,12 @@ from catalogs.engines.profile import HostTimes
 from catalogs.errors import InputError
 from catalogs.io.output_files import make_folder, write_json
 
+#: Version of the form of the file.
 SCHEMA_VERSION: Final = 1
 
-DEEPER: Final = 2.0  # factor of depth over the probed model up to which host times of eager steps are used
+#: Factor of depth over the probed model up to which host times of eager steps are used. A judgement: further
+#: extrapolation is a guess.
+DEEPER: Final = 2.0
 
 
 #: Seconds of a part of a step or a request; no engine takes ten minutes for one.

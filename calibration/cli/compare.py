@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from calibration.estimators.score import HeldOutScore
 
 
+#: Default number of rows on which learned estimators train: `MOST_ROWS` of calibration/estimators/estimator.py, which
+#: only the command itself imports.
 MOST_ROWS = 20_000
 
 

@@ -33,17 +33,24 @@ Fit = Callable[[str, pd.DataFrame, Accelerator], Predict]
 
 SHIPPED: Final = "physics"
 
+#: Seed of all random draws of the estimators.
 SEED: Final = 0
 
+#: Trees of the random forest. A judgement of cost: a comparison takes minutes.
 TREES: Final = 40
 
+#: Most rows on which learned parts train, drawn at random. A judgement: a comparison then takes minutes.
 MOST_ROWS: Final = 20_000
 
+#: Rounds of gradient boosting. A judgement of cost, as for `TREES`.
 ROUNDS: Final = 200
 
+#: Rounds of the boosted correction of the shipped model. A judgement: half of `ROUNDS`, because errors are simpler than
+#: times.
 RESIDUAL_ROUNDS: Final = 100
 
-SLACK: Final = 1e-6  # of log2 sizes, in the test whether a row lies in the trained range
+#: Slack in the test whether a row lies in the trained range, in doublings; it covers rounding.
+SLACK: Final = 1e-6
 
 
 def fit_physics(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Predict:

@@ -15,7 +15,8 @@ from catalogs.ui.words import percent
 
 Cells = Mapping[tuple[str, str, str], float]  # median error by (family, estimator, region)
 
-#: Points of median error inside the grid that a learned correction must gain to be used at run time.
+#: Points of median error inside the grid that a learned correction must gain to be used at run time. A judgement: a
+#: smaller gain is not worth a second model.
 WORTH: Final = 0.01
 
 _HEAD: Final = """# Which estimator predicts an operator's time

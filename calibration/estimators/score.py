@@ -13,6 +13,7 @@ from calibration.fitting.scores import r_squared
 from calibration.rows.dataset import OPERATOR_COLUMNS
 from catalogs.arrays import FloatArray
 
+#: Number of the worst rows that a score names.
 N_WORST: Final = 3
 
 

@@ -47,7 +47,8 @@ Key = tuple[str, bool, int]  # kind, graph, ranks
 #: The fewest ranks of a collective.
 PAIR: Final = 2
 
-#: A curve that ends at less than this fraction of the messages of two ranks goes on as two ranks do.
+#: A curve that ends at less than this fraction of the messages of two ranks goes on as two ranks do. A judgement: the
+#: end of such a curve is still latency.
 EARLY: Final = 64.0
 
 #: Share of the rate of two ranks that eight reach over PCIe, and its root four: in the public tables of eight RTX PRO

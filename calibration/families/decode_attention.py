@@ -41,12 +41,14 @@ if TYPE_CHECKING:
 #: RTX PRO 6000, three models), used for all accelerators.
 DEFAULT_SKEW_ALPHA: Final = 0.06
 
-#: Repeated launches of one kernel find part of a batch's keys and values in the second-level cache up to this multiple
-#: of its size. `_cold_s` removes a bias of -12 to -24 % there against LLMServingSim's rows and Vidur's.
+#: Multiple of the second-level cache up to which repeated launches of one kernel find part of a batch's keys and values
+#: in it. A judgement: `_cold_s` then removes a bias of -12 to -24 % against LLMServingSim's rows and Vidur's.
 COLD: Final = 2.0
 
+#: Share of the distance between two nodes below which a value lies on a node; only rounding makes it differ from 0.
 ON_NODE: Final = 1e-6
 
+#: Query heads for each head of keys and values at which the grids have nodes: the group sizes of usual models.
 GROUP_NODES: Final = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 12.0, 16.0, 32.0, 64.0)
 
 

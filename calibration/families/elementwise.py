@@ -47,14 +47,15 @@ RATIO_TO_QUANTIZE: dict[str, tuple[float, float]] = {
 #: router reduces them, and taking the largest logit is one of the passes of sampling.
 ALIASES = {"kv_write": "rotary", "routing": "norm", "greedy": "sampling"}
 
-#: Sorting all logits, which no table times: the number of kernels, each with the floor of `quantize`, and the share of
-#: memory bandwidth that its bytes reach. vLLM pull requests 32558, 33538, 40376 and 51507 (H200 where they name it)
+#: Sorting all logits, which no table times. vLLM pull requests 32558, 33538, 40376 and 51507 (H200 where they name it)
 #: time that path at 0.10 ms for one row of 32,768 words, 0.35 for 48; of 131,072 words 1.00 for 64, 2.27 for 128, 6.15
-#: for 512: 12 to 18 us each.
+#: for 512: 12 to 18 us each. The constants of sorting are read from these times.
 SORT = "sort"
 
+#: Kernels of sorting, each with the floor of `quantize`, which explain the time of one row above.
 SORT_KERNELS = 50
 
+#: Share of memory bandwidth that the bytes of sorting reach below `SEGMENTED_ROWS` rows.
 SORT_BANDWIDTH_SHARE = 0.38
 
 #: From this number of rows on, PyTorch sorts each row in one block, and no longer all rows over the whole device
@@ -62,30 +63,33 @@ SORT_BANDWIDTH_SHARE = 0.38
 #: multiprocessors limit the rate and not the memory: 512 rows on H200 move half of its bandwidth.
 SEGMENTED_ROWS = 128
 
-#: Seconds per word of a row: of one block, whatever the number of rows, and for each row on `SEGMENTED_SMS`
-#: multiprocessors. They are the line through the times of 128 and 512 rows above, less the floors of the kernels. The
-#: same form holds for the kernel alone on an older device (PyTorch issue 63456, 120,000 words: 1.5 ms for one row, 1.8
-#: for 16, 12 for 256).
+#: Seconds for each word of a row that one block takes, whatever the number of rows. With `SEGMENTED_S_PER_WORD` it is
+#: the line through the times of 128 and 512 rows above, less the floors of the kernels. The same form holds for the
+#: kernel alone on an older device (PyTorch issue 63456, 120,000 words: 1.5 ms for one row, 1.8 for 16, 12 for 256).
 SEGMENT_S_PER_WORD = 6.9e-9
 
+#: Further seconds for each word of every row, on a device with `SEGMENTED_SMS` multiprocessors.
 SEGMENTED_S_PER_WORD = 7.7e-11
 
+#: Multiprocessors of the device of these times: an H200.
 SEGMENTED_SMS = 132
 
-#: Selecting the entries that each token attends to (sparse attention): seconds of a row beside many others, and of each
-#: of their scores. Public tables of SGLang time its kernel, fast_topk_transform_fused, with scores of one distribution.
-#: Times from these two numbers are, in the median over the rows of GLM-5, 5 and 10 % too long on B200 and GB200 and 11
-#: and 17 % too short on H200 and H100.
+#: Selecting the entries that each token attends to (sparse attention). Public tables of SGLang time its kernel,
+#: fast_topk_transform_fused, with scores of one distribution; the constants of selecting are read from them.
 SELECT = "select"
 
+#: Seconds of a row beside many others. With `SELECT_SCORE_S`, times are, in the median over the rows of GLM-5, 5 and
+#: 10 % too long on B200 and GB200 and 11 and 17 % too short on H200 and H100.
 SELECT_ROW_S = 30e-9
 
+#: Seconds of each score of a row beside many others.
 SELECT_SCORE_S = 3.5e-12
 
-#: Seconds of a row, and of each of its scores, that one block takes however few rows there are: the line through the
+#: Seconds of a row that one block takes however few rows there are: with `SELECT_BLOCK_SCORE_S`, the line through the
 #: rows of 1 to 64 tokens of the same tables, which differ by 5 % between the four accelerators.
 SELECT_BLOCK_S = 9.5e-6
 
+#: Seconds of each score of such a row.
 SELECT_BLOCK_SCORE_S = 0.39e-9
 
 #: Scoring all cached entries for tokens that decode: a kernel that streams the keys of the indexer.
@@ -94,9 +98,12 @@ SCORE = "score"
 # bytes of these kinds count many passes over the same logits, most of them in the cache
 PASSES_REPEAT = {"sampling", "greedy"}
 
-CACHE_SHARE = 0.75  # of the cache, beyond which streaming slows down: 96 of 128 MB on RTX PRO 6000
+#: Share of the second-level cache beyond which streaming slows down: 96 of 128 MB on RTX PRO 6000.
+CACHE_SHARE = 0.75
 
-MEMORY_EFFICIENCY = 0.9  # of peak bandwidth beyond the cache: quantize reaches 0.90 on H100, 0.91 on RTX PRO 6000
+#: Share of the peak bandwidth that streaming reaches beyond the cache: quantize reaches 0.90 on H100, 0.91 on RTX PRO
+#: 6000.
+MEMORY_EFFICIENCY = 0.9
 
 
 @dataclass(frozen=True, slots=True)

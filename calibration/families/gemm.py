@@ -33,24 +33,28 @@ SAME_AS: Final = {"fp16": "bf16"}
 
 PROXY: Final = {"int8": "fp8", "fp8_block": "fp8"}  # the dtype that stands in where the dtype itself was not measured
 
-#: Dequantising inside the kernel costs about a tenth of the arithmetic rate.
+#: Share of the arithmetic rate of bf16 that products with weights in fewer bits reach. A judgement: dequantising inside
+#: the kernel costs about a tenth.
 WEIGHT_ONLY_EFFICIENCY: Final = 0.9
 
 #: A shape costs at most this multiple of the same shape with more rows: an engine could pad, so slower rows are
-#: outliers.
+#: outliers. A judgement: noise is below a tenth.
 PAD_MARGIN: Final = 1.10
 
-FEWEST_SHAPES: Final = 8  # a dtype with fewer shapes is less reliable than its proxy, where another dtype has more
+#: A dtype with fewer shapes is less reliable than its proxy, where another dtype has more. A judgement.
+FEWEST_SHAPES: Final = 8
 
 # Products in this dtype use no tensor cores, and other kernels on a CPU, so its own few shapes are more reliable.
 NO_PROXY_FOR: Final = "fp32"
 
 SMALLEST: Final = 64  # kernels compute whole tiles: public rows of 32 and 64 columns take the same time
 
-#: A dtype with a fastest row over this multiple of another dtype's was timed launch by launch, not in a graph.
+#: A dtype with a fastest row over this multiple of another dtype's was timed launch by launch, not in a graph. A
+#: judgement: launches take several times as long as the smallest kernels, and dtypes differ by less.
 EAGER_FLOOR: Final = 5.0
 
-#: Rows within this factor of the time of trivially small products measure the launch, not the product.
+#: Rows within this factor of the time of trivially small products measure the launch, not the product. A judgement:
+#: three quarters of such a time are the launch.
 LAUNCH_MARGIN: Final = 1.3
 
 

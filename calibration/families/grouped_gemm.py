@@ -68,25 +68,31 @@ STANDS_FOR: dict[str, tuple[str, ...]] = {
 #: Dtypes of which one kernel computes the experts, so that they share the chain around it: Marlin unpacks both.
 SHARE_CHAIN: dict[str, tuple[str, ...]] = {"mxfp4_marlin": ("mxfp4_marlin", "int4")}
 
-#: Rows of at most this many tokens show the chain around the products.
+#: Rows of at most this many tokens show the chain around the products. A judgement: their products are short.
 CHAIN_TOKENS = 8.0
 
 #: Up to this many rows per expert, half a tile, a product takes as long as reading the weights.
 ONE_TILE_ROWS = 8.0
 
-#: The chain takes at most this share of the shortest row of a curve.
+#: The chain takes at most this share of the shortest row of a curve. A judgement: some of it is the products.
 MOST_CHAIN = 0.9
 
-#: Weights of this multiple of the second-level cache were read from memory, however often a kernel is launched.
+#: Weights of this multiple of the second-level cache were read from memory, however often a kernel is launched. A
+#: judgement: at most half of them can stay in the cache.
 COLD = 2.0
 
+#: Architectures that a regression reads at most, the nearest ones. A judgement: at a width of half a doubling, further
+#: ones have hardly any weight.
 NEIGHBOURS = 8
 
-KERNEL_WIDTH = 0.5  # in doublings, chosen by leaving out one architecture at a time
+#: Width of the kernel of the regression, in doublings of a size. Fitted by leaving out one architecture at a time.
+KERNEL_WIDTH = 0.5
 
-RELIEF_STEP = 1.0 / 32.0  # of log seconds, as bundles store the relief of even loads
+#: Step in which bundles store the relief of even loads, in the logarithm of seconds: below the noise of a row.
+RELIEF_STEP = 1.0 / 32.0
 
-NOT_TIMED = -128  # stored steps of a relief that was not timed
+#: Stored step of a relief that was not timed.
+NOT_TIMED = -128
 
 FAR = 1.5  # doublings from the nearest measured architecture beyond which a prediction counts as transferred
 
@@ -374,12 +380,16 @@ def _restored(steps: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 
 
 def _relieved(grid: FloatArray, seconds: FloatArray, relief: FloatArray, op: GroupedGemm) -> FloatArray:
-    """Return the seconds under the router of `op`, ascending, from those of the tables' loads and the log relief.
+    """Return the seconds under the router of `op`, ascending, from those under the loads of the tables.
 
-    In logarithms, the excess over even loads is in proportion to the imbalance, and what a balanced router takes longer
-    because it reaches more experts is in proportion to the experts that the router of `op` reaches beyond the usual. A
-    router with more skew than the usual one reads fewer experts. Its loads are those of the tables, or of the usual
-    router where these are more uneven: more uneven ones were not timed.
+    `relief` is the logarithm of a ratio: the seconds with even loads over those with the loads of the tables. Where it
+    is below 0, even loads are faster, because no rank and no tile waits for the busiest one. The router of `op` then
+    saves the part of the relief by which its loads are more even than those of the tables. Where it is above 0, a
+    balanced router is slower, because it spreads few tokens over more experts, whose weights are all read. The router
+    of `op` then pays the part of the relief by which it reaches more experts than the usual router.
+
+    A router with more skew than the usual one reads fewer experts, which saves `_unread_s`. Its loads are those of the
+    tables, or of the usual router where these are more uneven: more uneven ones were not timed.
     """
     sizes, skew = (op.n_experts, op.experts_per_token, op.expert_ranks), float(op.skew or 0.0)
     uneven, unread_s = imbalance_share(grid, sizes, min(skew, DEFAULT_SKEW)), np.zeros_like(grid)

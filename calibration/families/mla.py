@@ -31,9 +31,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+#: Share of the arithmetic peak that the up-projection of a prompt's earlier context reaches. A judgement: it is one
+#: large product, and the tables have no prompts with earlier context.
 UP_PROJECTION_EFFICIENCY = 0.6
 
-# Of the peak: a bound against noise, where the part that is linear in length would make the rest appear faster.
+#: Highest share of the arithmetic peak that is taken for attention over earlier context. A judgement against noise,
+#: where the part that is linear in length would make the rest appear faster.
 ATTENTION_EFFICIENCY = 0.8
 
 #: The shape that the tables measured: DeepSeek-V3 and R1, Kimi-K2.

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-#: Weight of coordinates that choose another kernel (extents of a window, groups) over those that grow with a batch.
+#: Weight of coordinates that choose another kernel (extents of a window, groups) over those that grow with a batch. A
+#: judgement: a batch twice as large runs the same kernel, and another window does not.
 OTHER_KERNEL: Final = 2.0
 
 
@@ -192,7 +193,10 @@ class HostLaunchModel:
     family: str = field(default="host_launch", init=False)
 
     def cost(self, op: Any, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:  # noqa: ARG002 - of any
-        """Return (seconds, origin) in the shape of `kernels`; a kind that was not measured has that of the other."""
+        """Return (seconds, origin) in the shape of `kernels`.
+
+        A kind that was not measured takes the most seconds that a kernel of a measured kind without `fixed_s` takes.
+        """
         (kernels,) = broadcast(op.kernels)
         known = self.seconds.get(op.kind)
         others = (seconds for kind, seconds in self.seconds.items() if kind not in self.fixed_s)

@@ -39,11 +39,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+#: Query rows of a block of FlashAttention.
 TILE_ROWS: Final = 128.0
 
-#: Highest share of the matrix units' peak that is assumed where the vector units do not bound attention.
+#: Highest share of the matrix units' peak that is assumed where the vector units do not bound attention. A judgement:
+#: no kernel reaches all of it.
 MATRIX_SHARE: Final = 0.9
 
+#: Padded head dimensions of kernels that pad to powers of two.
 POWERS: Final = (16, 32, 64, 128, 256, 512)
 
 #: Head dimensions that a kernel computes in.

@@ -38,14 +38,17 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+#: Query rows of a block. With it, RTX PRO 6000 gives 187 lanes, and the chip has 188 multiprocessors.
 TILE_ROWS: Final = 64.0
 
-LEAST_EXTRA: Final = 0.05  # minimum share of a chunk's time for its context, against noise
+#: Minimum share of a chunk's time for its context. A judgement against noise.
+LEAST_EXTRA: Final = 0.05
 
 #: Kernels of engines that run the decodes of a mixed step in a kernel of their own: FlashInfer's (BatchDecode), and
 #: TensorRT-LLM's (attentionOp.cpp: enqueueContext, then enqueueGeneration), which other engines call too.
 SEPARATE_DECODES: Final = ("flashinfer", "torch_flow", "trtllm")
 
+#: Prompt lengths between which the time of one head must grow evenly to count as linear.
 LINE_TOKENS: Final = (512.0, 1024.0, 2048.0, 4096.0)
 
 

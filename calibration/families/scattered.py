@@ -16,13 +16,16 @@ import numpy.typing as npt
 from calibration.operators.cost import INTERPOLATED, MEASURED, ROOFLINE
 from catalogs.arrays import FloatArray
 
+#: Measured points that are read, the nearest ones. A judgement: enough to surround a point in two or three coordinates.
 NEIGHBOURS: Final = 6
 
+#: Exponent of the inverse distance by which they are weighted. A judgement: steep, so that the nearest point decides.
 POWER: Final = 3.0
 
 ON_POINT: Final = 1e-3  # doublings; a nearer point is the point itself
 
-FAR: Final = 2.0  # doublings to the nearest point, beyond which the value is an extrapolation
+#: Doublings to the nearest point, beyond which the value is an extrapolation. A judgement: a factor of 4 in size.
+FAR: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)

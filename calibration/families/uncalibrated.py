@@ -41,6 +41,8 @@ class DefaultEfficiency:
         return self.prompts if self.prompts is not None and op.stage == "prefill" else self
 
 
+#: The efficiency (a share of the roofline), the least seconds and the stated error of each family without measurements;
+#: the docstring says where they come from. Stated errors are judgements, wide because nothing was measured.
 DEFAULTS: Final[dict[str, DefaultEfficiency]] = {
     "gemm": DefaultEfficiency(0.75, 4e-6, 0.25),
     "moe": DefaultEfficiency(0.65, 15e-6, 0.40),

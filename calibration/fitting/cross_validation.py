@@ -24,6 +24,7 @@ from catalogs.hardware.specs import Accelerator
 from catalogs.ui.words import percent
 from catalogs.units import MIB
 
+#: Folds of a cross-validation. A judgement: the usual number; each fold fits all models again.
 N_FOLDS: Final = 5
 
 #: Columns that define a group: whole shapes, head configurations, architectures or kinds. The rows of a group are held

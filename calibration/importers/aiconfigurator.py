@@ -80,9 +80,11 @@ NOT_TUNED: Final = {"trtllm": ("nvfp4",)}
 #: Releases that are read for their products alone, by engine (see `older_products`).
 ONLY_PRODUCTS: Final = {"trtllm": ("1.2.0rc5",)}
 
-#: A product keeps at least this share of its time when the time of its scales is taken off.
+#: A product keeps at least this share of its time when the time of its scales is taken off. A judgement: it only bounds
+#: a subtraction of noisy times.
 LEAST_SHARE: Final = 0.3
 
+#: Bytes of an element of a collective's message, by the names of data types in the tables.
 ELEMENT_BYTES: Final = {"half": 2.0, "bfloat16": 2.0, "int8": 1.0}
 
 #: Attention kernels without a mask by the tables' names. vLLM's tables have FlashAttention; SGLang's times of the same

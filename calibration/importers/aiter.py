@@ -62,7 +62,7 @@ MOST_ROWS: Final = 32768
 
 _NODES: Final = frozenset(n for i in range(16) for n in (2**i, 3 * 2 ** max(i - 1, 0)) if n <= MOST_ROWS)
 
-#: Fewest numbers of tokens of experts that make a curve.
+#: Fewest numbers of tokens of experts that make a curve. A judgement: two points are a line.
 FEWEST_TOKENS: Final = 3
 
 #: Bytes that quantising an input element moves: two read, one written.

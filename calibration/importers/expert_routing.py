@@ -67,15 +67,18 @@ ARCHITECTURE: Final = (
 #: Balanced rows up to this many rows per expert (half a tile) cost one stream: their median is the time of all experts.
 ONE_TILE_ROWS: Final = 8.0
 
-#: Rows per expert at which a power law reaches nearly all experts.
+#: Rows per expert at which a power law reaches nearly all experts. A judgement.
 ALL_TOUCHED_ROWS: Final = 4.0
 
 #: Even loads take at least this share of the time of uneven ones. The busiest of 8 ranks has 1.5 times the mean load,
 #: and tiles that are half empty twice the work; rows that differ by more are of a kernel that was not tuned.
 LEAST_EVEN: Final = 0.5
 
-#: Rows per expert from which balanced loads are compared with uneven ones, and the ratio of their times that is noise.
+#: Rows per expert from which balanced loads are compared with uneven ones. A judgement: both then reach all experts.
 COMPARED_ROWS: Final = 16.0
+
+#: Ratio of the times of balanced and uneven loads that is noise. A judgement: a few per cent between two measurements
+#: of one kernel.
 NOISE: Final = 1.05
 
 
@@ -90,7 +93,7 @@ DEEPSEEK: Final = (7168, 2048, 8, 256)
 GROUPED_SOURCES: Final = r" vllm 0\.(?:2[4-9]|[3-9]\d)\.| sglang 0\.5\.(?:1[4-9]|[2-9]\d)"
 GROUPED_KERNEL: Final = "_min_latency"
 
-#: Tokens from which the experts reached in groups hardly grow.
+#: Tokens from which the experts reached in groups hardly grow. A judgement.
 MOST_GROUPED_TOKENS: Final = 1024
 
 #: Draws of the power law for the experts that it reaches in the chosen groups (the collectors average five).

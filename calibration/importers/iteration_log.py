@@ -47,6 +47,7 @@ _STEP: Final = re.compile(
 
 _LEAP_YEAR: Final = 2024  # lines carry no year, and February 29 must parse
 
+#: Seconds of a leap year.
 _YEAR_S: Final = 366 * 86400.0
 
 

@@ -51,6 +51,7 @@ class ProfiledModel:
         return replace(self, heads=heads, kv_heads=kv_heads, intermediate=self.intermediate // tp)
 
 
+#: The sizes of the profiled models (their configurations on Hugging Face).
 MODELS: Final = {
     "meta-llama/Llama-3.1-8B": ProfiledModel(4096, 32, 8, 128, 14336, 128256),
     "Qwen/Qwen3-32B": ProfiledModel(5120, 64, 8, 128, 25600, 151936),

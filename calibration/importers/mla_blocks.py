@@ -60,7 +60,7 @@ TIMED_TWICE: Final = ("b200_sxm", "0.22.0", "0.24.0")
 #: Table of each stage of a block.
 TABLE_OF: Final = {"prefill": "mla_context_module_perf", "decode": "mla_generation_module_perf"}
 
-#: A block keeps at least this share of its time.
+#: A block keeps at least this share of its time. A judgement: it only bounds a subtraction of noisy times.
 LEAST_SHARE: Final = 0.3
 
 _SHAPE: Final = ["kv_cache_dtype", "gemm_type", "num_heads", "batch_size", "isl", "step"]

@@ -33,7 +33,8 @@ SHARED_DTYPE: Final = "bf16"
 #: With fewer timings of a shape than this, an outlier cannot be identified.
 FEWEST_TIMINGS: Final = 3
 
-#: A release that shares fewer shapes is not scaled, and so not used.
+#: A release that shares fewer shapes is not scaled, and so not used. A judgement: the median of their ratios is the
+#: scale.
 FEWEST_SHARED: Final = 20
 
 #: The older release of vLLM that times decode attention like a newer one.

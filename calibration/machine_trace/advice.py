@@ -25,7 +25,7 @@ from catalogs.hardware.specs import HostCopyRate
 from catalogs.ui.words import percent
 from catalogs.units import GIGA
 
-#: Gains below this share are not worth a change.
+#: Gains below this share are not worth a change. A judgement: half a per cent is less than two runs differ by.
 LEAST_GAIN: Final = 0.005
 
 #: An engine that moves fewer bytes per second does not use a disk.
@@ -34,12 +34,13 @@ _LEAST_TRAFFIC: Final = 1e6
 #: Cores from which a process counts as using its whole core, and those that the rest of an engine uses at least.
 _FULL_CORE, _LEAST_CORES = 0.9, 0.1
 
-#: Cores above which the engine counts as running.
+#: Cores above which the engine counts as running. A judgement: an idle engine polls.
 _BUSY_CORES: Final = 0.02
 
 #: Bytes touched by the measurement of a page fault.
 _TOUCHED_BYTES: Final = 64 * 2**20
 
+#: Bytes of a huge page: those of x86-64, and of Arm with pages of 4 KiB.
 _HUGE_PAGE_BYTES: Final = 2 * 2**20
 
 

@@ -19,7 +19,8 @@ from calibration.machine_trace.readings import quantity
 from calibration.machine_trace.sampler import MachineTrace
 from catalogs.arrays import BoolArray, FloatArray
 
-#: Robust standard deviations that a disturbed value lies from the median.
+#: Robust standard deviations that a disturbed value lies from the median. A judgement: normal noise gets there in one
+#: sample of a million.
 FAR: Final = 5.0
 
 #: Disturbed values with at most this number of usual ones between them are one disturbance.
@@ -28,9 +29,11 @@ _GAP: Final = 2
 #: Least number of samples of a disturbance.
 _SHORTEST: Final = 2
 
-#: Least spread of a signal that shows no disturbance, as a share of its usual value.
+#: Least spread of a signal that shows no disturbance, as a share of its usual value. A judgement: smaller changes slow
+#: nothing down visibly.
 _LEAST_SHARE: Final = 0.2
 
+#: Standard deviation of a normal distribution over its median absolute deviation.
 _TO_SIGMA: Final = 1.4826
 
 

@@ -14,10 +14,13 @@ from calibration.machine_trace.readings import quantity
 from calibration.machine_trace.sampler import MachineTrace
 from catalogs.io.output_files import write_atomically
 
-_MACHINE: Final = 1_000_000  # process number of the machine, behind those of replicas
+#: Process number of the machine, behind those of replicas.
+_MACHINE: Final = 1_000_000
 
+#: Process number of the requests.
 _REQUESTS: Final = _MACHINE + 1
 
+#: Microseconds of a second.
 _US: Final = 1e6
 
 

@@ -20,6 +20,7 @@ from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.io.output_files import atomic_file
 
+#: Time between two samples, seconds. A judgement: disturbances last for seconds, and a sample takes milliseconds.
 PERIOD_S: Final = 0.5
 
 _META: Final = b"machine_trace"

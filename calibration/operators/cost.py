@@ -13,12 +13,15 @@ import numpy as np
 from calibration.operators.operators import Operator
 from catalogs.arrays import FloatArray
 
-#: Values of `Cost.origin`: a measured grid point; interpolated between measured points; derived from the roofline,
-#: extrapolated beyond the grid, or transferred from another accelerator.
+# Values of `Cost.origin`.
+
+#: A measured grid point.
 MEASURED: Final = 0.0
 
+#: Interpolated between measured points.
 INTERPOLATED: Final = 1.0
 
+#: Derived from the roofline, extrapolated beyond the grid, or transferred from another accelerator.
 ROOFLINE: Final = 2.0
 
 

@@ -40,17 +40,20 @@ TABLE_EXPONENT: Final = 1.01
 #: "Routing De-risk"; by its other figure, 90 % of the choices in 65 of 128 experts, it would be 1.1).
 DEFAULT_SKEW: Final = 0.7
 
-#: Draws of an expectation, from one fixed seed; their standard error of the imbalance is below a tenth.
+#: Draws of an expectation: the standard error of the imbalance is then below a tenth.
 DRAWS: Final = 64
+
+#: Seed of these draws, so that equal sizes have equal imbalances.
 SEED: Final = 1
 
-#: Draws of the experts that tokens reach for each draw of the loads, where the busiest of several ranks counts.
+#: Draws of the experts that tokens reach for each draw of the loads, where the busiest of several ranks counts. A
+#: judgement of cost.
 RANK_DRAWS: Final = 16
 
 #: Tokens at which expectations are drawn; between them the imbalance is interpolated on logarithmic axes.
 NODES: Final = 2.0 ** np.arange(0, 15)
 
-#: The largest share of the tables' imbalance that is priced; larger ones would be far from what was timed.
+#: The largest share of the tables' imbalance that is priced; larger ones would be far from what was timed. A judgement.
 MOST_IMBALANCE_SHARE: Final = 1.5
 
 

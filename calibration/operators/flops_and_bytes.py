@@ -33,6 +33,7 @@ from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
 from catalogs.units import DTYPE_BYTES, MXFP4_BYTES
 
+#: Bytes of an activation: 16 bits.
 ACTIVATION_BYTES: Final = 2
 
 STATE_BYTES: Final = 4.0  # the state of linear attention is kept in fp32

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-FEWEST_FOR_GROUPS: Final = 40  # with fewer rows, holding out whole groups leaves too few rows to fit
+#: Fewest rows of which whole groups are held out. A judgement: with fewer, too few rows would be left to fit.
+FEWEST_FOR_GROUPS: Final = 40
 
 CONTENDED_WARNING: Final = 0.1  # share of contended rows above which the bundle carries a notice
 

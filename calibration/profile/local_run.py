@@ -35,7 +35,9 @@ from catalogs.models.spec import ModelSpec
 from catalogs.networks.files import list_networks, load_network
 from catalogs.networks.network import NeuralNetwork
 
-SHARE_OF_BUDGET: Final = 1 / 500  # share of the budget that the repeats of one shape may take
+#: Share of the budget that the repeats of one shape may take. A judgement: a budget of half an hour has hundreds of
+#: shapes.
+SHARE_OF_BUDGET: Final = 1 / 500
 
 LIMIT_S: Final = (0.03, 2.0)  # bounds of the time that the repeats of one shape may take
 
@@ -44,6 +46,7 @@ NETWORK_DTYPES: Final = ("fp32", "bf16", "fp16")
 
 NETWORK_SUFFIX: Final = ".yaml"  # of a network file; a language model is a folder
 
+#: Seconds of each unit of a budget; a number without a unit is in seconds.
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 

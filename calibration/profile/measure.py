@@ -22,7 +22,9 @@ from calibration.profile.machine.timing import measure
 from calibration.profile.session.session import Row
 from calibration.profile.session.shape import FIT, Shape
 
-PREEMPTED_SHARE: Final = 0.5  # a row with a larger share of preempted samples is contended, whatever the counters show
+#: A row with a larger share of preempted samples is contended, whatever the counters show. A judgement: the median is
+#: then of a preempted sample.
+PREEMPTED_SHARE: Final = 0.5
 
 OUT_OF_MEMORY: Final = ("out of memory", "can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
 

@@ -19,7 +19,9 @@ from catalogs.hardware.host_copies import HostCopies, HostCopy, PageSize
 from catalogs.hardware.specs import Accelerator
 from catalogs.units import GIGA
 
-STREAMS: Final = 2.0  # operands below this multiple of the cache size may be read from the cache
+#: Operands below this multiple of the cache size may be read from the cache. A judgement: at most half of them can stay
+#: in it.
+STREAMS: Final = 2.0
 
 DIGITS: Final = 4  # significant digits of a stored peak
 

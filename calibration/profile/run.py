@@ -32,7 +32,9 @@ STICKY_FAULTS: Final = (
     "has fallen off the bus",
 )
 
-LONGEST_SHARE: Final = 0.02  # shapes expected to take a larger share of the budget are left out
+#: Shapes expected to take a larger share of the budget are left out. A judgement: fifty shapes at least fit into a
+#: budget.
+LONGEST_SHARE: Final = 0.02
 
 REPEATS: Final = 4.0  # executions that a long shape needs at least, with its warm-up
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from calibration.profile.machine.device import ProfiledDevice
 
 
+#: Calls of a kernel that are traced, over which its time is divided.
 CALLS: Final = 10
 
 KERNELS_NAME: Final = "kernels"

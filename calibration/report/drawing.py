@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from catalogs.ui.charts import LEGEND_BELOW, REFERENCE
 
+#: Margins of a figure in pixels.
 MARGIN: Final = {"l": 10, "r": 10, "t": 10, "b": 10}
 
 

@@ -25,8 +25,10 @@ from calibration.rows.dataset import OPERATOR_COLUMNS, operators_of
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
 
+#: Orders in which a field is shuffled, over which its importance is averaged. A judgement.
 SHUFFLES: Final = 5
 
+#: Fewest rows whose fields are shuffled. A judgement: fewer rows have few different orders.
 FEWEST_TO_SHUFFLE: Final = 5
 
 DIGITS: Final = 6  # significant digits at which two shapes count as the same

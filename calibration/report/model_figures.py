@@ -13,6 +13,7 @@ from calibration.whole_models.study import CHOSEN, TargetStudy
 from calibration.whole_models.workloads import WORKLOADS
 from catalogs.ui.charts import COLOURS, MARKS, REFERENCE, count_axis, si_text, time_axis, time_text
 
+#: Most features in the figure of importance.
 MOST_FEATURES = 12
 
 

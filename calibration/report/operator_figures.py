@@ -16,7 +16,8 @@ from catalogs.hardware.specs import Accelerator
 from catalogs.ui import charts
 from catalogs.ui.words import percent
 
-MOST_POINTS: Final = 1_800  # of a chart; the tables count all
+#: Most points of a chart; the tables count all.
+MOST_POINTS: Final = 1_800
 
 AXIS_RATIOS: Final = (1.1, 8.0)  # minimum and maximum extent of the axis of residuals
 
@@ -25,6 +26,7 @@ SIZES: Final = (1e-5, 1e-4, 1e-3, 1e-2)
 
 SIZE_WORDS: Final = ("under 10 µs", "10 to 100 µs", "0.1 to 1 ms", "1 to 10 ms", "over 10 ms")
 
+#: Fewest rows whose median a cell shows. A judgement: a median of fewer is a single row.
 FEWEST_IN_CELL: Final = 3
 
 #: The shares of a coverage with their colours and their words in the legend.

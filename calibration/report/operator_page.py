@@ -19,11 +19,13 @@ HOW_WORDS = {
 
 HEAD = ("Operators", "Checked on", "Fitted rows", "Unseen rows", "Typical error", "9 of 10 within", "Bias", "In short")
 
+#: Fewest rows of a family that gets a word. A judgement: the tail of one row in ten needs as many.
 FEWEST_TO_JUDGE = 10
 
+#: Error of nine rows in ten above which a family has the remark "wide tail". A judgement.
 WIDE_TAIL = 0.4
 
-#: The word for a typical error up to each limit.
+#: The word for a typical error up to each limit. A judgement: the limits are round numbers.
 WORDS = {"good": 0.05, "fair": 0.12, "rough": 0.25}
 
 ON_THE_LINE = "Every point is a shape that no fit used. A point on the line is exact; the dotted lines are 25 % off."

@@ -29,11 +29,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-SLACK: Final = 1.02  # clock boosts and timer resolution
+#: Factor by which a row may exceed a peak. A judgement: clock boosts and the resolution of timers.
+SLACK: Final = 1.02
 
+#: Factor by which a row whose operands all fit in the second-level cache may exceed the memory bandwidth. A judgement:
+#: the bandwidth of that cache is about 2.5 to 5.5 times that of memory on A100, H100 and AD102.
 CACHE_SPEEDUP: Final = 4.0
 
-STREAM_SPEEDUP: Final = 8.0  # plain streaming inside the cache reaches 5.2 on RTX PRO 6000 and 6 on L40S
+#: Plain streaming inside the cache reaches 5.2 on RTX PRO 6000 and 6 on L40S. A judgement: a third more.
+STREAM_SPEEDUP: Final = 8.0
 
 #: A Winograd kernel multiplies less than the direct convolution: 2.25 times less in tiles of 2 x 2 with a window of
 #: 3 x 3 (arXiv 1509.09308).
@@ -44,7 +48,9 @@ WINOGRAD_SPEEDUP: Final = 2.25
 #: long; those of L40S take 8 to 10 times: a host that slows copies between peers, as with IOMMU or ACS on.
 SLOWEST_RING: Final = 3.0
 
-SKEW_SPEEDUP: Final = 2.0  # skewed routing uses fewer experts than the balanced routing that bytes_moved assumes
+#: Skewed routing uses fewer experts than the balanced routing that bytes_moved assumes. A judgement: half of the
+#: experts.
+SKEW_SPEEDUP: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Protocol
 
+#: Largest body of a request. A judgement: far above any prompt of a model that this server runs.
 MOST_BODY_BYTES: Final = 1 << 22
 
 DEFAULT_TOKENS: Final = 128  # output tokens of a request that names no limit

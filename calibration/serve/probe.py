@@ -24,27 +24,38 @@ from calibration.serve.clients import TRIES, Client, Endpoint, IncompleteReplay
 from catalogs.arrays import FloatArray, IntArray
 from catalogs.workloads.request_set import RequestSet
 
+#: Output tokens of every request of a probe. A judgement: enough steps for a mean, and a short probe.
 OUTPUT_TOKENS: Final = 24
 
+#: Prompt tokens of the requests of a burst. A judgement: short prompts, so that the burst soon decodes together.
 BURST_INPUT_TOKENS: Final = 96
 
+#: Prompt tokens of the shortest single request.
 SHORTEST_INPUT_TOKENS: Final = 4
 
+#: Number of prompt lengths of single requests.
 N_LENGTHS: Final = 12
 
+#: Requests of each burst, up to the `max_num_seqs` of the server.
 BURSTS: Final = (2, 4, 8, 16, 32, 64, 128)
 
 REPEATS: Final = (2, 8)  # fewest and most of each length
 
 BURST_REPEATS: Final = (2, 32)  # fewest and most of each burst
 
-PART_S: Final = 10.0  # time that the single requests, and the bursts, should take
+#: Time that the single requests, and the bursts, should take. A judgement: other guests of a host slow it down for
+#: seconds at a time.
+PART_S: Final = 10.0
 
-SPACE: Final = 1.5  # time between the first bursts, in multiples of the longest time that a burst should take
+#: Time between the first bursts, in multiples of the longest time that a burst should take. A judgement: room for a
+#: step that takes longer than predicted.
+SPACE: Final = 1.5
 
-MEASURED_SPACE: Final = 2.0  # time between further bursts, in multiples of the time that the first of their size took
+#: Time between further bursts, in multiples of the time that the first of their size took. A judgement, as for `SPACE`.
+MEASURED_SPACE: Final = 2.0
 
-PAUSE_S: Final = 0.05  # beyond that, for the client
+#: Further seconds between bursts, for the client. A judgement.
+PAUSE_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)

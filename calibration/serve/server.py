@@ -20,10 +20,13 @@ from urllib.request import urlopen
 from catalogs.errors import InputError
 from catalogs.io.output_files import make_folder
 
+#: Lines at the end of the log that a failed start shows.
 LAST_LINES: Final = 12
 
+#: Time between two looks whether the server has started, seconds.
 POLL_S: Final = 0.25
 
+#: Time for a server to end after SIGINT, seconds. A judgement: engines take some seconds to free the device.
 GRACE_S: Final = 15.0
 
 ORPHANS_S: Final = 2.0  # grace for workers that outlive the main process of the engine

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 TINY_NAME: Final = "tiny-llama-30m"
 
+#: Random words of the text on which the tokeniser is trained.
 N_WORDS: Final = 6000
 
 TEMPLATE: Final = "{% for message in messages %}{{ message['content'] }} {% endfor %}"

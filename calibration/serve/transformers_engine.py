@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 STOP_S: Final = 60.0  # time to wait for the engine step in progress
 
+#: Longest wait before the requests are looked at again, seconds.
 TICK_S: Final = 0.5
 
 #: The request that warms up the engine.

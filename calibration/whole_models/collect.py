@@ -29,8 +29,10 @@ DTYPES: Final = {"cpu": "fp32", "cuda": "fp16"}  # usual for Hugging Face: CPUs 
 
 FAMILY: Final = "whole_model"
 
-TIMEOUT_FACTOR: Final = 6.0  # multiple of the predicted seconds after which a point counts as hung
+#: Multiple of the predicted seconds after which a point counts as hung. A judgement.
+TIMEOUT_FACTOR: Final = 6.0
 
+#: Least seconds after which a point counts as hung. A judgement: the first run of a model also loads its kernels.
 LEAST_TIMEOUT_S: Final = 120.0
 
 FOLDER_PREFIX: Final = "models-"

@@ -13,8 +13,10 @@ from calibration.whole_models.regression_terms import PHYSICS, log_features, phy
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 
+#: Trees of the random forest. A judgement of cost: every fold fits one for each target.
 TREES: Final = 100
 
+#: Stages of gradient boosting. A judgement for the learning rate of 0.08.
 STAGES: Final = 200
 
 #: Candidates of (kernel length in standard deviations of the features, ridge), compared on the training rows.

@@ -16,6 +16,7 @@ from scipy.stats import t as student_t
 
 from catalogs.arrays import FloatArray
 
+#: Probability that a stated interval holds the true value: that of all stated errors (`COVERAGE`).
 CONFIDENCE: Final = 0.9
 
 #: Groups from which an interval can be checked by leaving one out.

@@ -16,10 +16,13 @@ from calibration.whole_models.generation import Generation, Generator, Stamps
 from calibration.whole_models.memory import Peak, model_bytes, peak_on_cpu, peak_on_cuda
 from calibration.whole_models.workloads import FEWEST_OUTPUT, SINGLE_RUN_S, Point
 
+#: Fewest runs of a point. A judgement: of fewer runs, even the range of all is no 90 % interval of their median.
 FEWEST: Final = 5
 
+#: Most runs of a point, however wide its interval is. A judgement of cost.
 MOST_RUNS: Final = 30
 
+#: Longest measurement of the power of a point, seconds. A judgement of cost.
 ENERGY_LIMIT_S: Final = 20.0
 
 Fields = dict[str, Any]

@@ -22,13 +22,17 @@ ENOUGH: Final = 8  # measured rows from which weights are fitted
 
 SLOWER: Final = 3.0  # assumed multiple of the roofline before any row was measured
 
-MARGIN: Final = 1.3  # factor on predicted seconds
+#: Factor on predicted seconds. A judgement.
+MARGIN: Final = 1.3
 
-MEMORY_MARGIN: Final = 1.15  # factor on predicted memory
+#: Factor on predicted memory. A judgement.
+MEMORY_MARGIN: Final = 1.15
 
-FREE_SHARE: Final = 0.85  # share of the free memory that one run may take
+#: Share of the free memory that one run may take. A judgement.
+FREE_SHARE: Final = 0.85
 
-POINT_SHARE: Final = 0.02  # share of the budget that one point may take
+#: Share of the budget that one point may take. A judgement: fifty points at least fit into a budget.
+POINT_SHARE: Final = 0.02
 
 #: Share of the budget that the first point of a model with a batch size may take, so that large batches are measured.
 FIRST_SHARE: Final = 0.1

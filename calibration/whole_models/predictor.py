@@ -28,6 +28,7 @@ from catalogs.io.output_files import write_json
 
 PREDICTOR_NAME: Final = "predictor.json"
 
+#: Version of the form of a predictor.
 SCHEMA_VERSION: Final = 2
 
 DIGITS: Final = 9  # significant digits of hashed numbers, which are equal in CSV and parquet files

@@ -26,14 +26,19 @@ from catalogs.errors import InputError
 
 CHOSEN: Final = "chosen"  # the name of the nested choice among the estimators
 
-FEWEST: Final = 20  # rows that cross-validation needs at least
+#: Rows that cross-validation needs at least. A judgement.
+FEWEST: Final = 20
 
+#: Folds of the cross-validation. A judgement: each holds out a sixth of the configurations.
 FOLDS: Final = 6
 
+#: Folds of the inner cross-validation that chooses the estimator. A judgement of cost: it runs within each outer fold.
 INNER_FOLDS: Final = 3
 
+#: Number of the worst rows that a study names.
 WORST: Final = 10
 
+#: Orders in which a column is shuffled in each fold, over which its importance is averaged. A judgement.
 SHUFFLES: Final = 3
 
 

@@ -22,6 +22,7 @@ from calibration.whole_models.physics import sizes
 from calibration.whole_models.subjects import RandomWeightModel
 from calibration.whole_models.workloads import Point
 
+#: Longest time to build a model in a worker, seconds. A judgement: large models are drawn at random for minutes.
 BUILD_LIMIT_S: Final = 900.0
 
 RESIDENT_SHARE: Final = 0.35  # share of the device's memory that all loaded models may hold together

@@ -12,8 +12,10 @@ import numpy as np
 
 from catalogs.errors import InputError, nearest_name
 
+#: Batch sizes that are measured.
 BATCHES: Final = (1, 8, 32, 128)
 
+#: Longest input that is measured, in tokens. A judgement: longer ones take too much of a budget.
 MAX_INPUT: Final = 512
 
 FEWEST_OUTPUT: Final = 2  # the second token is the first decode step

@@ -93,6 +93,7 @@ def _rows() -> dict[str, dict[str, str]]:
         return {row["region"]: row for row in csv.DictReader(lines)}
 
 
+#: Hours of a day.
 HOURS: Final = 24
 
 UNKNOWN: Final = "the catalog holds yearly means; give hourly figures with --set accounting.carbon_hours=FILE.csv"

@@ -31,6 +31,7 @@ from catalogs.units import GIB, MIB
 #: refused, so files must state it.
 _STRICT: Final = ConfigDict(extra="forbid", strict=True, validate_default=True, defer_build=True)
 
+#: Factors of the prefixes milli, micro and nano.
 _MILLI, _MICRO, _NANO = 1e-3, 1e-6, 1e-9
 
 

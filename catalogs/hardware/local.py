@@ -25,15 +25,19 @@ from catalogs.units import GIGA, KIB, MEGA, MIB, TERA
 #: (NVIDIA architecture whitepapers); GeForce halves 8.9 and 12.0. fp32: 128 (64 before 8.6, but 128 from 9.0).
 _TENSOR_FLOPS_PER_CYCLE = {(7, 0): 1024, (7, 5): 1024, (8, 0): 2048, (8, 6): 1024, (8, 9): 1024, (9, 0): 4096}
 
+#: The same of devices with a newer major version of the compute capability (10: B200, 12: GeForce RTX 50).
 _BLACKWELL_FLOPS_PER_CYCLE = {10: 8192, 12: 1024}
 
 #: fp32 flops per cycle and core by the widest vector unit: lanes x 2 (fused multiply-add) x 1 unit, a floor.
 _VECTOR_FLOPS_PER_CYCLE = {"avx512f": 32, "avx2": 16, "avx": 8, "sve": 16, "asimd": 8, "sse2": 8}
 
-_ASSUMED_HZ = 2.0 * GIGA  # used where /proc/cpuinfo states no frequency
+#: Frequency of a CPU of which /proc/cpuinfo states none, Hz. A judgement.
+_ASSUMED_HZ = 2.0 * GIGA
 
 _BANDWIDTH_PER_CORE = 5 * GIGA  # bytes/s; low for server memory, so that the roofline stays on the safe side
 
+#: Most memory bandwidth that is assumed of a CPU, bytes/s. A judgement, low for server memory, as for
+#: `_BANDWIDTH_PER_CORE`.
 _BANDWIDTH_MOST = 200 * GIGA
 
 

@@ -22,10 +22,13 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from catalogs.errors import InputError
 
+#: Seconds within which a server must answer, where the caller states none.
 TIMEOUT_S: Final = 10.0
 
+#: Largest answer that is read. A judgement: far above any listing of models, and no danger to memory.
 MAX_BYTES: Final = 16 * 2**20
 
+#: Bytes that are read at once.
 _CHUNK_BYTES: Final = 64 * 2**10
 
 _MAX_TEXT: Final = 200  # characters of a text of a server that are printed

@@ -37,6 +37,7 @@ METADATA_ADDRESSES: Final = frozenset(
 #: The prefix under which a network with only IPv6 shows IPv4 addresses (RFC 6052).
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 
+#: Bytes that are read at once.
 _CHUNK_BYTES: Final = 64 * 2**10
 
 

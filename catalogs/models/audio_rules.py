@@ -18,9 +18,10 @@ from catalogs.errors import InputError
 from catalogs.io.yaml_files import YamlBlock, choose_kind
 from catalogs.models.media_items import MediaLayout
 
-#: Samples of a second, and samples between two frames of the spectrogram (WhisperFeatureExtractor).
+#: Samples of a second (WhisperFeatureExtractor).
 SAMPLES_PER_S: Final = 16_000
 
+#: Samples between two frames of the spectrogram (WhisperFeatureExtractor).
 HOP_SAMPLES: Final = 160
 
 #: Positions of a second behind the convolutions, of which the second one has stride 2.

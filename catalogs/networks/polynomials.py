@@ -19,8 +19,10 @@ from catalogs.errors import InputError, nearest_name
 #: A product of powers of names, as sorted pairs of name and exponent.
 Monomial = tuple[tuple[str, int], ...]
 
-#: Characters of an expression, and the largest exponent: any real one has a hundredth.
+#: Most characters of an expression. A judgement: a hundred times those of any real one.
 MOST_CHARACTERS: Final = 20_000
+
+#: Largest exponent. A judgement: far above that of any real expression.
 MOST_EXPONENT: Final = 16
 
 

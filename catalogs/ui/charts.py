@@ -16,6 +16,7 @@ PALE: Final = ("#9CCBE8", "#F6D491", "#8FD3BE", "#EDB892", "#E6C0D6", "#C2E4F5",
 
 HATCHES: Final = ("", "/", ".", "x", "\\", "-", "+")
 
+#: Margins of a figure in pixels.
 MARGIN: Final = {"l": 10, "r": 20, "t": 24, "b": 10}
 
 BELOW: Final[dict[str, Any]] = {"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top", "traceorder": "normal"}

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 Line = tuple[str, str]  # (label, text); an empty label continues the line above
 
-#: Width of a label, and minimum width of a screen, in columns.
+#: Width of a label, in columns.
 LABEL: Final = 12
 
+#: Minimum width of a screen, in columns.
 LEAST_WIDTH: Final = 60
 
 

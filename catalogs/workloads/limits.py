@@ -13,9 +13,10 @@ MOST_COUNT: Final = 1_000_000_000
 #: The highest number of requests of one simulation, which holds them in memory.
 MOST_REQUESTS: Final = 10_000_000
 
-#: The lowest and the highest rate, requests per second. Times between requests stay finite in double precision.
+#: The lowest rate, requests per second: times between requests stay finite in double precision.
 LEAST_REQUESTS_PER_S: Final = 1e-6
 
+#: The highest rate, requests per second: times between requests stay finite in double precision.
 MOST_REQUESTS_PER_S: Final = 1e9
 
 #: The highest rate of a question to the planner, which also simulates rates above it.

@@ -25,9 +25,10 @@ MOST_PIXELS: Final = 100_000
 #: Most items of one kind in one request, beyond any engine's limit per prompt.
 MOST_ITEMS: Final = 10_000
 
-#: Most frames of one video, and most seconds of one piece of audio.
+#: Most frames of one video. A judgement: an hour at 25 frames a second is 90,000.
 MOST_FRAMES: Final = 100_000
 
+#: Most seconds of one piece of audio: a day.
 MOST_SECONDS: Final = 86_400
 
 

@@ -32,9 +32,11 @@ from simulator.cluster.compiled import CompiledDeployment, CompiledFleet, fit, f
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import simulate
 
-#: Requests of each agent in a run, and the fewest of all agents together.
+#: Requests of each agent in a run. A judgement: a run begins when the contexts of all agents are in the caches, and
+#: twenty turns average over lengths and idle times.
 TURNS: Final = 20
 
+#: Fewest requests of all agents in a run together. A judgement: six of them lie beyond a 99th percentile.
 FEWEST_REQUESTS: Final = 600
 
 

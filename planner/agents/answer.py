@@ -14,6 +14,7 @@ from planner.answer.answer_schema import Suggestion
 from planner.answer.plan_schema import SloResult
 from planner.problem.key_definition import input_error
 
+#: Version of the form of an answer for agents.
 SCHEMA_VERSION: Final = 2
 
 #: The value of the key `kind` of such an answer.

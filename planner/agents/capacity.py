@@ -8,10 +8,12 @@ from planner.agents.choices import Choice
 from planner.agents.rating import Judge
 from planner.agents.search import QUICK_TURNS
 
-#: The search for a capacity ends when its bounds differ by at most this factor.
+#: The search for a capacity ends when its bounds differ by at most this factor. A judgement of cost: runs of agents are
+#: long.
 TOLERANCE: Final = 1.1
 
-#: The search for a capacity ends at this multiple of the requested agents.
+#: The search for a capacity ends at this multiple of the requested agents. A judgement: many more agents need other
+#: hardware.
 MOST_FACTOR: Final = 8
 
 

@@ -24,24 +24,30 @@ from planner.problem.request import DISAGGREGATED, PlanRequest
 from planner.problem.tariff import least_price
 from planner.space.candidates import candidates, limits, widest_limits
 
-#: Share of the host memory of the accelerators that the KV tier may take; the rest is for the engines.
+#: Share of the host memory of the accelerators that the KV tier may take. A judgement: the rest is for the engines and
+#: the operating system.
 HOST_SHARE: Final = 0.8
 
-#: Host memory for the KV tier for each accelerator where that of the node is not known, GiB.
+#: Host memory of the KV tier for each accelerator, GiB, where that of the node is not known. A judgement: 1 TiB for
+#: eight accelerators.
 HOST_GIB_PER_ACCELERATOR: Final = 128.0
 
-#: SSD of the KV tier for each accelerator, GiB.
+#: SSD of the KV tier for each accelerator, GiB. A judgement: about 4 TB for eight accelerators, since the catalog has
+#: no sizes of disks.
 SSD_GIB_PER_ACCELERATOR: Final = 500.0
 
 #: Token budgets of a step that are tried besides those of other plans: agents wait for every token of long answers.
 SMALL_BUDGETS: Final = (512, 1024)
 
 #: Placements of each price that are simulated, in the order of their estimated latencies: with prefill and decode on
-#: the same replicas, and on separate ones.
+#: the same replicas (False), and on separate ones (True). A judgement of cost: runs of agents are long.
 MOST_PLACEMENTS: Final = {False: 3, True: 2}
 
-#: Shares of the device memory that the kept first tokens of all agents' prompts take, and the step of their number.
+#: Shares of the device memory that the kept first tokens of all agents' prompts take. A judgement: half, and nearly all
+#: of it.
 RETAINED_SHARES: Final = (0.5, 0.9)
+
+#: Step of the number of kept first tokens. A judgement: whole blocks of any engine, and a number that reads well.
 RETAINED_STEP: Final = 256
 
 DEVICE_ONLY: Final = Tier("HBM", DeploymentOverrides({}))

@@ -27,7 +27,7 @@ from planner.problem.latency_metrics import TTFT
 from planner.problem.request import LEAST_CONFIDENCE
 from planner.problem.slo import Slo, rounded_up, seconds_text
 
-#: Steps to larger hardware of the same kind that are searched.
+#: Steps to larger hardware of the same kind that are searched. A judgement of cost: each step is a search.
 MOST_STEPS: Final = 3
 
 #: Factor between the value of a missed objective and the relaxed limit that is suggested.

@@ -15,13 +15,15 @@ from catalogs.workloads.workload import Workload
 from planner.agents.choices import Choice, PricedChoices, priced_choices
 from planner.agents.rating import Judge, Rated
 
-#: Requests of each agent in a run that compares placements.
+#: Requests of each agent in a run that compares placements. A judgement of cost: half of `TURNS`.
 QUICK_TURNS: Final = 10
 
-#: A placement whose short run misses the objectives by at most this factor is simulated with every variant.
+#: A placement whose short run misses the objectives by at most this factor is simulated with every variant. A
+#: judgement: a variant may mend that much.
 PROMISING: Final = 1.5
 
-#: If a short run of the most promising placement of a price misses by more than this factor, the next price is tried.
+#: If a short run of the most promising placement of a price misses by more than this factor, the next price is tried. A
+#: judgement: no variant mends that much.
 HOPELESS: Final = 5.0
 
 Progress = Callable[[str], None]

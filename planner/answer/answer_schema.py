@@ -60,6 +60,7 @@ def _loaded(name: str) -> ModelSpec | None:
         return None
 
 
+#: Version of the form of an answer.
 SCHEMA_VERSION: Final = 1
 
 #: Reasons for which screens and pages state candidates that bounds rule out; JSON has all of them.

@@ -47,13 +47,18 @@ from planner.space.candidates import distance_from_defaults
 #: Objectives that compare capacities; the others compare a figure at one rate.
 RACES: Final = ("cost", "throughput", "goodput")
 
-#: The search uses one seed. Up to this many of its winners may fail with all seeds; the safest plan comes last.
+#: The search uses one seed. Up to this many of its winners may fail with all seeds; the safest plan comes last. A
+#: judgement: each costs several full runs.
 MOST_TRIES: Final = 4
 
-#: If there are several groups of one kind of accelerator, each gets the trials of the request divided by this number.
+#: If there are several groups of one kind of accelerator, each gets the trials of the request divided by this number. A
+#: judgement: the groups differ only in price, size and precision, and the search goes on to the next one where one has
+#: too little headroom.
 GROUP_SHARE: Final = 4
 
-#: A capacity of at least this multiple of the required rate counts as sufficient headroom.
+#: A capacity of at least this multiple of the required rate counts as sufficient headroom, so that no dearer group is
+#: searched. A judgement: the search uses one seed, whose capacity is uncertain by a few per cent (docs/search.md), and
+#: all seeds together should still carry the rate.
 HEADROOM: Final = 1.1
 
 
@@ -367,7 +372,10 @@ def unit_cost_of(objective: str, prices: PriceList, left: Sequence[Candidate]) -
 def simplest_best(request: PlanRequest, plan_evaluator: PlanEvaluator, outcomes: Sequence[Outcome]) -> Outcome:
     """Return the simplest of the feasible outcomes (native precision, default limits) that tie with the best.
 
-    Of capacities, half of a tie is taken: a candidate that was not bisected may be better than the best by the other.
+    Objectives in RACES use HALF_TIE. The search does not measure a candidate unless it beats the best by more than
+    HALF_TIE, so an unmeasured one may be that much better; the plan chosen here is then at most TIE worse than any
+    candidate.
+
     For the cheapest deployment that carries a rate, only the first group with a feasible outcome counts.
     """
     if request.objective == "cost" and request.demand.given:

@@ -18,12 +18,15 @@ from planner.evaluation.verdict import Verdict
 from planner.problem.candidate import Candidate
 
 #: Most reductions of the rate if the whole cluster, or the noise between seeds, makes it less certain than one replica.
+#: A judgement of cost: each takes all seeds.
 _MOST_REDUCTIONS: Final = 8
 
-#: Largest factor between a capacity and a higher rate that is not confirmed, once there is one.
+#: Largest factor between a capacity and a higher rate that is not confirmed, once there is one. A judgement: seeds
+#: differ by as much, and each step takes all seeds.
 _BETWEEN: Final = 1.05
 
-#: Largest factor by which a confirmed rate is raised at a time.
+#: Largest factor by which a confirmed rate is raised at a time. A judgement: a few such steps reach any rate that one
+#: unlucky seed hid.
 _RAISE: Final = 1.15
 
 

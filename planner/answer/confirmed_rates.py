@@ -28,27 +28,30 @@ from planner.evaluation.verdict import NO_ALLOWANCE, SHORT_RUN_MARGIN, Verdict, 
 from planner.problem.candidate import Candidate
 from planner.search.candidate_tester import CandidateTester
 
-#: Rates relative to the operating point, at which the slope of the latency is determined (for the error bars).
+#: Rates relative to the operating point, at which the slope of the latency is determined for the error bars. A
+#: judgement: close to the point where the curve is steep, with one rate above it for slower steps, and two far below.
 CURVE_STEPS: Final = (0.3, 0.7, 0.88, 1.08)
 
-#: The same rates if only the effect of slower steps is needed.
+#: The only one of these rates if just the effect of slower steps is needed: the one above the operating point.
 SLOWER_STEPS: Final = (1.08,)
 
-#: Probability level of the slowest steps whose rate is simulated. Slower ones count like these, so that a printed
-#: probability is too high by 2 % at most.
+#: Probability level of the slowest steps whose rate is simulated. A judgement: slower steps count like these, so that a
+#: printed probability is too high by 2 % at most.
 _TAIL_LEVEL: Final = 0.98
 
-#: Most replicas that are simulated together; of larger deployments one replica under its share is simulated.
+#: Most replicas that are simulated together; of larger deployments one replica under its share is simulated. A
+#: judgement of cost: the time of a run grows with the replicas.
 MOST_REPLICAS: Final = 64
 
-#: Factor between the first two rates of a search for a capacity that begins at a rate that was just missed.
+#: Factor between the first two rates of a search for a capacity that begins at a rate that was just missed. A
+#: judgement: the capacity is mostly a few per cent below, and the factor of each further step is squared.
 _STEP_FROM_MISSED: Final = 1.05
 
-#: A limit that is this many times the latency at the capacity is not what limits it: the rate above is higher by a few
-#: per cent only.
+#: A limit that is at least this many times the latency at the capacity is not what limits it. A judgement: the queue
+#: then grows without limit a few per cent above this rate.
 _FAR_FROM_LIMIT: Final = 4.0
 
-#: Least seeds of figures with error bars.
+#: Least seeds of figures with error bars. A judgement: the fewest that show a spread with more than one difference.
 LEAST_SEEDS: Final = 3
 
 

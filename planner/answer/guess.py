@@ -42,12 +42,16 @@ from planner.problem.tariff import least_price
 from planner.space.candidates import single_replicas, widest_limits
 from simulator.memory.plan import MemoryPlan
 
-#: Layouts that are priced for one hardware, and for all hardware together; each takes some 20 ms the first time.
+#: Layouts that are priced where one kind of hardware is given. A judgement of cost: each takes some 20 ms the first
+#: time, and the guess is to appear while a page is filled in.
 MOST_LAYOUTS: Final = 3
 
+#: Layouts that are priced for all kinds of hardware together, at least one for each. A judgement of cost, as for
+#: `MOST_LAYOUTS`.
 _ALL_LAYOUTS: Final = 4
 
-#: Kinds of hardware that are compared.
+#: Kinds of hardware that are compared, those with the most bandwidth per dollar. A judgement of cost, as for
+#: `MOST_LAYOUTS`.
 MOST_HARDWARE: Final = 3
 
 #: Probability levels of the stated error at the ends of the range.
@@ -59,9 +63,11 @@ class GuessRange:
     """The range of a guess: the same formulas with the stated error at both ends of its interval.
 
     Attributes:
-        gpus: Accelerators at (low, high) times; None where no number of them suffices.
+        gpus: Accelerators needed if all times are at the (lower, upper) end of the error interval; None where no number
+            of them suffices.
         usd_per_hour: Their prices; None without one.
-        requests_per_s: What the guessed replicas carry at (high, low) times, ascending.
+        requests_per_s: What the guessed replicas carry if all times are at the (upper, lower) end, so the smaller rate
+            comes first.
         factors: Ratios of true to estimated values at both ends, by latency metric.
         measured: Whether the error is that of whole runs of this engine, not that of the operators alone.
     """

@@ -33,9 +33,12 @@ from planner.search.candidate_tester import Outcome, RequestCounter
 #: and not all of them were tried, or if the plan on it misses once more seeds are simulated.
 State = Literal["holds", "undecided", "fails", "ruled out"]
 
-#: Promising candidates that are tried on each of the smallest parts of the hardware, and the number of these parts.
+#: Promising candidates that are tried on each of the smallest parts of the hardware. A judgement of cost: each takes
+#: one or two runs.
 _PROMISING: Final = 3
 
+#: Number of the smallest parts of the hardware on which candidates are tried. A judgement of cost: one that meets the
+#: request on a small part is the cheapest of its kind.
 _SMALLEST_PARTS: Final = 4
 
 #: Why a kind of accelerator is ruled out, by the bound that discards its candidates, in order of precedence. Bounds

@@ -20,10 +20,12 @@ from planner.problem.candidate import Candidate
 #: Other hardware to try if the requested hardware is not sufficient, in addition to more of the same.
 NEIGHBOURS: Final = ("h100", "h200", "b200")
 
-#: Multiples of the number of nodes that are tried if one node does not suffice.
+#: Multiples of the number of nodes that are tried if one node does not suffice. A judgement of cost: each takes a few
+#: runs.
 _MORE_NODES: Final = (2, 4, 8, 16)
 
-#: Sizes that the quick search finds and the full search refuses, after which no size is named.
+#: After so many sizes that the quick search accepted and the full search refused, the refusal names no size. A
+#: judgement of cost: each of them takes a whole search.
 _MOST_REFUSED: Final = 3
 
 SearchOn = Callable[[Hardware], Candidate | None]

@@ -22,9 +22,11 @@ from planner.problem.slo import STATS, Slo, statistic_s
 #: Quantiles of a distribution: every per cent, and finer in the upper tail.
 QUANTILES: Final = (*(q / 100 for q in range(100)), 0.995, 0.999)
 
+#: Significant digits of the numbers in the figures. A judgement: more than any page shows.
 _DIGITS: Final = 6
 
-#: Simulated requests beyond the statistic of an objective with a condition: with fewer, a notice says so.
+#: Simulated requests beyond the statistic of an objective with a condition: with fewer, a notice says so. A judgement:
+#: a percentile needs a dozen measured requests beyond it (`RunSizes`).
 LEAST_BEYOND: Final = 12
 
 

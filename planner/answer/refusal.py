@@ -43,12 +43,14 @@ MARGINS: Final = (1.1, 1.3)
 #: Seeds of the closest plan, whose replicas are not simulated together.
 CLOSEST: Final = replace(BEST, whole_cluster=False)
 
+#: Most candidates, or rates, that one suggestion tries. A judgement of cost: each takes the runs of a plan.
 _MAX_TRIES: Final = 4
 
-#: Digits of a rate that is suggested.
+#: Significant digits of a rate that is suggested.
 _RATE_DIGITS: Final = 3
 
-#: Steps in which a lower confidence is tried.
+#: Steps in which a lower confidence is tried. A judgement: a user decides by steps of a few per cent, and each takes
+#: the runs of a plan.
 _LESS_SURE: Final = 0.03
 
 _BEYOND_TRIALS: Final = "not simulated: the search ended before them (a larger search.trials includes them)"

@@ -29,10 +29,11 @@ from planner.problem.slo import Slo
 from planner.space.layouts import replicas_of
 from simulator.memory.plan import MemoryPlan
 
-#: A rate at which requests never meet, relative to the saturation rate.
+#: A rate at which requests never meet, relative to the saturation rate. A judgement: so low that the waits of the
+#: formulas vanish.
 LONE: Final = 1e-6
 
-#: Most replicas that are considered.
+#: Most replicas that are considered. A judgement: more than any deployment has.
 _MOST_REPLICAS: Final = 4096
 
 #: The most requests of a replica are found to this share of themselves, far below the error of the formulas.

@@ -13,11 +13,14 @@ from planner.deploy.serving import Serving
 from planner.evaluation.workload_statistics import workload_of
 from planner.validation.prediction import Prediction
 
-#: Duration of a run in seconds, unless it gives too few or too many requests; minimum and maximum number of requests.
+#: Duration of a run in seconds, unless it gives too few or too many requests.
 _LENGTH_S: Final = 120
 
+#: Minimum number of requests. A judgement: five of them lie beyond a 99th percentile, the least that plan verify
+#: judges.
 _MIN_REQUESTS: Final = 500
 
+#: Maximum number of requests. A judgement: more take time without narrowing what a verification states.
 _MAX_REQUESTS: Final = 5000
 
 #: Tokens in a piece of text that no other prompt shares.

@@ -54,6 +54,7 @@ def write_folder(path: Path, files: Mapping[str, str], force: bool = False) -> N
             target.chmod(0o755 if name.endswith(".sh") else 0o644)
 
 
+#: Width of a line of YAML, in characters.
 _WIDTH: Final = 110
 
 

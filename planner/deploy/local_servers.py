@@ -13,10 +13,12 @@ from planner.deploy.serving import Serving
 #: Request timeout of the router in seconds, longer than any request takes.
 _TIMEOUT_S: Final = 3600
 
-#: Ports on which servers exchange the addresses of KV blocks: the default of vLLM's NixlConnector, plus one for each
-#: data-parallel rank, and the default of SGLang's `--disaggregation-bootstrap-port`.
+#: Port on which servers of vLLM exchange the addresses of KV blocks: the default of NixlConnector, plus one for each
+#: data-parallel rank.
 HANDSHAKE: Final = 5600
 
+#: Port on which servers of SGLang exchange the addresses of KV blocks: the default of
+#: `--disaggregation-bootstrap-port`.
 BOOTSTRAP: Final = 8998
 
 

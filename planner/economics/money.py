@@ -27,12 +27,16 @@ from catalogs.economics.prices import (
 from catalogs.io.json_block import JsonBlock
 from catalogs.units import HOUR_S
 
+#: Hours of a mean year.
 HOURS_PER_YEAR: Final = 365.25 * 24
 
+#: Hours of a mean month.
 HOURS_PER_MONTH: Final = HOURS_PER_YEAR / 12
 
+#: Joules of a kilowatt-hour.
 JOULES_PER_KWH: Final = 3.6e6
 
+#: Tokens for which unit costs are stated.
 MILLION: Final = 1e6
 
 

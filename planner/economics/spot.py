@@ -16,9 +16,11 @@ from typing import Final
 from catalogs.io.json_block import JsonBlock
 from catalogs.units import HOUR_S
 
-#: Required share of the time in which enough units are available, spares included.
+#: Required share of the time in which enough units are available, spares included. A judgement: all but a quarter of an
+#: hour a day.
 SURE: Final = 0.99
 
+#: Most spares of a fleet. It only bounds the bisection; real fleets need far fewer.
 _MAX_SPARES: Final = 1000
 
 #: An interruption hits a request at a uniform point, so half of its work is repeated on average.

@@ -7,11 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
+#: Relative distance of the rates between which a capacity lies. A judgement: the value of one seed is uncertain by a
+#: few per cent anyway (docs/search.md).
 TOLERANCE: Final = 0.02
 
-#: Largest factor between one rate and the next while there is no bracket.
+#: Largest factor between one rate and the next while there is no bracket. A judgement: the guess is often above the
+#: capacity, and each step costs a run; two or three such steps reach half or twice the guess.
 WIDEN: Final = 1.4
 
+#: Most rates of one search for a capacity. It only ends a search that noise keeps from ending: steps of `WIDEN` change
+#: the rate by a factor of 10**8 in 60 rounds.
 _MAX_STEPS: Final = 60
 
 

@@ -30,28 +30,33 @@ from planner.evaluation.verdict import ErrorAllowance, Verdict
 from planner.problem.latency_metrics import E2E
 from planner.problem.slo import Slo
 
-#: Level of the printed intervals where the answer's confidence does not set it (see `interval_level`).
+#: Level of the printed intervals where the answer's confidence does not set it (see `interval_level`). A convention:
+#: nine of ten.
 LEVEL: Final = 0.9
 
-#: Least level of the interval around the value of an objective.
+#: Least level of the interval around the value of an objective. A judgement: a narrower interval would look like
+#: certainty.
 LEAST_LEVEL: Final = 0.8
 
-#: Probabilities of the equally likely errors over which a probability is averaged.
+#: Probabilities of the equally likely errors over which a probability is averaged. A judgement: 201 of them resolve
+#: half a per cent.
 _EQUALLY_LIKELY: Final = (np.arange(201) + 0.5) / 201
 
 #: The statistic whose stated error is the error of the speed.
 SPEED: Final = E2E.stated_error
 
-#: Probability levels of the stated error; a run is repeated with steps slowed by the error at each level.
+#: Probability levels of the stated error; a run is repeated with steps slowed by the error at each level. A judgement
+#: of cost: both ends of the interval, the middle, and one level between on each side.
 LEVELS: Final = (0.05, 0.25, 0.5, 0.75, 0.95)
 
-#: Independent seeds of a value with error bars from such runs.
+#: Independent seeds of a value with error bars from such runs. A judgement of cost: each level repeats them.
 SEEDS: Final = 3
 
-#: The distribution of the noise is searched this many standard errors beyond the simulated values.
+#: The distribution of the noise is searched this many standard errors beyond the simulated values. It only bounds the
+#: bisection.
 _WIDEST_NOISE: Final = 100.0
 
-#: Halvings of the search for a quantile.
+#: Halvings of the search for a quantile. They exhaust the precision of a double.
 _HALVINGS: Final = 60
 
 #: A probability just below one half, which is printed as 49 %: confidences are rounded down to whole percent.

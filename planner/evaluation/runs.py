@@ -43,17 +43,21 @@ from simulator.cluster.run import Run
 from simulator.cluster.simulate import pool_of
 from simulator.cluster.simulate import simulate as run
 
+#: Whole runs that are kept. A judgement: the runs behind the figures of a plan are read again by its studies, and a run
+#: takes about 0.7 KB for each request.
 _KEPT_RUNS: Final = 16
 
-#: Requests of the runs that are kept for candidates whose run would be the same. Their logs are most of the memory of a
-#: plan: about 0.7 KB for each request.
+#: Requests of the runs that are kept for candidates whose run would be the same. A judgement: their logs are most of
+#: the memory of a plan, about 0.7 KB for each request, here 28 MB.
 _ALIKE_REQUESTS: Final = 40_000
 
 #: Time of a run of conversations, in mean times from the first to the last turn. Shorter runs find less of the earlier
-#: turns in the cache than a server that has run for long.
+#: turns in the cache than a server that has run for long. A judgement: after one span of three, most turns follow an
+#: earlier one.
 _SESSION_SPANS: Final = 3.0
 
-#: Most requests that a run has for this reason.
+#: Most requests that a run has because of `_SESSION_SPANS`. A judgement: no more than the longest run for a percentile
+#: (`RunSizes.for_slos`).
 _MOST_FOR_SESSIONS: Final = 20_000
 
 #: Share of the step time that is a roofline estimate above which a plan has a note.
@@ -69,7 +73,8 @@ Settle = Callable[[Candidate, Load], tuple[Run, Observation]]
 #: What determines the requests of a run: seed, requests, rate and share.
 _Drawn = tuple[int, int, float, int]
 
-#: Requests that are kept to be simulated at other rates.
+#: Requests that are kept to be simulated at other rates, of all draws together. A judgement: three 8-byte numbers for
+#: each make 12 MB.
 _KEPT_REQUESTS: Final = 500_000
 
 

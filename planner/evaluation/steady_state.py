@@ -20,13 +20,20 @@ from simulator.cluster.run import Run
 from simulator.core.outcomes import STATUS, TOO_BIG
 from simulator.core.step_log import StepLog
 
-#: Least share of the requests that is left out at the start, and the most at the start and at the end.
+#: Least share of the requests that is left out at the start. A judgement: even where requests are short, the first ones
+#: find an emptier system than the later ones.
 WARM_UP: Final = 0.1
 
+#: Largest share of the requests that is left out at the start. A judgement: two residence times may be longer than the
+#: run, and its statistics need half of its requests. `Observation.undecided` finds runs that still fill up then.
 MOST_WARM_UP: Final = 0.5
 
+#: Largest share of the requests that is left out at the end, when no request joins the batch. A judgement: with
+#: `MOST_WARM_UP`, at least two fifths of a run are measured.
 MOST_DRAIN: Final = 0.1
 
+#: Samples by which the gaps between tokens of a run are represented, at equally spaced quantiles. A judgement: 200 of
+#: them lie beyond the 99th percentile, and runs with millions of tokens take no more memory.
 GAP_SAMPLES: Final = 20_000
 
 

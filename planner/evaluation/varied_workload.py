@@ -13,6 +13,8 @@ from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.synthetic import SyntheticWorkload
 from catalogs.workloads.workload import STATS_REQUESTS, Workload
 
+#: Tokens of one block of the text that prompts are made to share: vLLM's default block size, so that whole blocks of
+#: the cache are shared.
 _SHARED_BLOCK_TOKENS: Final = 16
 
 

@@ -14,6 +14,7 @@ from planner.answer.evaluated_plan import EvaluatedPlan
 from planner.answer.plan_schema import Plan
 from planner.problem.candidate import deployment_words
 
+#: Version of the form of the answer of plan improve.
 SCHEMA_VERSION: Final = 1
 
 

@@ -31,6 +31,7 @@ _METRICS: Final = tuple(metric for metric in get_args(Metric) if metric in (TTFT
 #: Keys by which a row of InferenceX is recognised (utils/process_result.py of its repository).
 _PUBLISHED: Final = {"hw", "framework", "conc", "isl", "osl", "mean_ttft"}
 
+#: First bytes of a file, by which its format is recognised.
 _START_BYTES: Final = 64
 
 

@@ -45,7 +45,8 @@ from simulator.verify.trials import Simulate, Trial
 #: Longest prompt of a probe, tokens.
 _LONGEST_PROBE: Final = 512
 
-#: Time that each part of one of the probes of an engine should take, seconds.
+#: Time that each part of one of the probes of an engine should take, seconds. A judgement: a machine is disturbed for
+#: seconds at a time.
 _PROBE_PART_S: Final = 8.0
 
 #: Replays of each cell; the difference between them is the noise of its measured row.

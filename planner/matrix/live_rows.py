@@ -33,7 +33,8 @@ from simulator.verify.trials import Simulate
 #: Hardware of cells that can be measured.
 HERE: Final = "local"
 
-#: Relative difference of the steps of several probes that a row mentions.
+#: Relative difference of the steps of several probes that a row mentions. A judgement: smaller ones are usual on shared
+#: machines.
 DRIFT: Final = 0.1
 
 #: Latencies of a request that a client measures.

@@ -28,9 +28,10 @@ from planner.matrix.records import RowRecords
 from simulator.verify.engines import EngineChoice, EngineSubject
 from simulator.verify.measurement import Probed
 
-#: Kinds of records; the rows of `planner/matrix/records.py` have a smaller number.
+#: Number of the records of a probe; the rows of `planner/matrix/records.py` have a smaller number.
 PROBE: Final = 101
 
+#: Number of the records of a replay.
 REPLAY: Final = 102
 
 #: Number of the way in which cells are measured; a change of it makes earlier measurements count no longer.

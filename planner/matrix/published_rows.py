@@ -156,9 +156,11 @@ _SYSTEMS: Final = {
     "gb200": "gb200-nvl72",
 }
 
-#: Requests of a closed loop, as a multiple of its clients, and at least LEAST.
+#: Requests of a closed loop, as a multiple of its clients, and at least `_LEAST`. A judgement: ten requests of each
+#: client in a row, of which the first ones start together.
 _PER_CLIENT: Final = 10
 
+#: Fewest requests of a closed loop. A judgement: with few clients, fewer would show single lengths.
 _LEAST: Final = 40
 
 

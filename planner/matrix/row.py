@@ -8,6 +8,7 @@ from pydantic import Field
 
 from catalogs.io.json_block import JsonBlock
 
+#: Version of the form of a row of the matrix.
 SCHEMA_VERSION: Final = 1
 
 #: What became of a cell. A row always has one of these, and a rule wherever it is not "ok".

@@ -28,13 +28,14 @@ from simulator.jobs.metrics import JobEnergy
 from simulator.jobs.run import JobRun
 from simulator.jobs.simulate import simulate_jobs
 
-#: Share of the jobs of a run that come before its steady part.
+#: Share of the jobs of a run that come before its steady part. A judgement: as many are left out at the end, when
+#: batches are no longer full.
 _WARM_UP: Final = 0.1
 
-#: Jobs of a run for each job that a deployment holds at once: the steady part lasts many batches.
+#: Jobs of a run for each job that a deployment holds at once: the steady part lasts many batches. A judgement.
 ROUNDS: Final = 12
 
-#: Most jobs of a run.
+#: Most jobs of a run. A judgement of cost.
 _MOST_JOBS: Final = 20_000
 
 

@@ -32,20 +32,26 @@ from planner.networks.service import error_factor
 from planner.problem.slo import STATS, Slo, statistic_s
 from simulator.networks.job import StagePrice
 
-#: Above this share of the rate of full batches, a plan is limited by them and not by waiting.
+#: Above this share of the rate of full batches, a plan is limited by them and not by waiting. A judgement: the
+#: tolerance of a capacity is 2 %.
 _FULL: Final = 0.97
 
-#: Loads of the curve of a plan, as shares of its capacity, and the jobs of each run.
+#: Loads of the curve of a plan, as shares of its capacity.
 _LOADS: Final = (0.05, 0.25, 0.5, 0.7, 0.85, 0.95, 1.0)
 
+#: Jobs of each run of the curve. A judgement: 20 of them lie beyond a 99th percentile.
 _CURVE_JOBS: Final = 2_000
 
-#: Steps in which a rate is lowered until it holds with several seeds, and the most of them.
+#: Factor by which a rate is lowered until it holds with several seeds. A judgement: the `TOLERANCE` of the capacity of
+#: one seed.
 _STEP: Final = 0.98
 
+#: Most steps of `_STEP`, which together lower the rate by a quarter. A judgement: a rate of one seed that is further
+#: off is refused.
 _MOST_STEPS: Final = 15
 
-#: Distance of the two numbers of users between which the capacity lies, relative to the lower one.
+#: Distance of the two numbers of users between which the capacity lies, relative to the lower one. A judgement: the
+#: `TOLERANCE` of a rate.
 _USERS_TOLERANCE: Final = 0.02
 
 

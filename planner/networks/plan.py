@@ -41,6 +41,7 @@ from planner.problem.tariff import least_or_given_price, require_price
 from planner.search.candidate_tester import HALF_TIE
 from planner.search.optuna_study import SearchSettings, need_storage
 
+#: Other plans beside the recommended one in an answer.
 N_ALTERNATIVES: Final = 2
 
 

@@ -19,7 +19,7 @@ from planner.networks.schema import NetworkPlan, NetworkRefusal
 from planner.networks.search import KindSearch
 from planner.problem.slo import Slo
 
-#: Nodes of the largest hardware that is tried.
+#: Nodes of the largest hardware that is tried. A judgement of cost: each size is a search.
 _MOST_NODES: Final = 16
 
 #: Candidates whose capacity is measured to find the closest plan.
@@ -28,7 +28,7 @@ _CLOSEST: Final = 3
 #: Factors on the seconds of a lone job that a suggested limit has; the first that holds is suggested.
 _MARGINS: Final = (1.05, 2.0, 4.0)
 
-#: Trials of the search on each piece of hardware that is tried.
+#: Trials of the search on each piece of hardware that is tried. A judgement of cost.
 _TRIALS: Final = 8
 
 PlanOf = Callable[[NetworkRequest], SizedCandidate | None]
@@ -161,7 +161,7 @@ def _looser(slo: Slo, limit_s: float) -> Slo:
 
 
 def _least_on(request: NetworkRequest, name: str, plan_of: PlanOf) -> SizedCandidate | None:
-    """Return the best plan on a node of an accelerator, or else on as many as are tried; None if there is none."""
+    """Return the best plan on one node of an accelerator, or else on _MOST_NODES nodes; None if neither has one."""
     one = parse_hardware(name)
     if one.text == "local" or one.accelerator.is_slice:
         return None

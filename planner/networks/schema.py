@@ -13,6 +13,7 @@ from planner.economics.money import Money
 from planner.economics.rack_power import unused_words
 from planner.networks.request import NetworkRequest
 
+#: Version of the form of an answer for a network.
 SCHEMA_VERSION: Final = 1
 
 #: Reasons why candidates are not the answer that a screen states for a refused request.

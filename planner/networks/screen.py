@@ -1,4 +1,7 @@
-"""The screen of an answer for a network: the plan, its objectives, capacity, cost, energy, and what would meet a NO."""
+"""The screen of an answer for a network: the plan, its objectives, capacity, cost and energy.
+
+For a refused request, it shows the changes that would meet it.
+"""
 
 from __future__ import annotations
 

@@ -49,7 +49,8 @@ class SearchesProgress:
 
 Confirm = Callable[[NetworkOutcome], NetworkOutcome]
 
-#: Trials after which the sampler proposes candidates, as a share of all trials; before, they come in order of bounds.
+#: Trials after which the sampler proposes candidates, as a share of all trials; before, they come in order of bounds. A
+#: judgement: the bounds order candidates well, and the sampler needs outcomes to learn from.
 _ORDERED: Final = 0.5
 
 

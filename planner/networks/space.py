@@ -17,16 +17,18 @@ from planner.networks.request import NetworkRequest
 from planner.networks.service import JobService, batch_sizes
 from simulator.networks.execution import Mode, Parallelism
 
-#: Copies of a network on an accelerator that are considered.
+#: Copies of a network on an accelerator that are considered. A judgement of cost.
 INSTANCES: Final = (1, 2, 4)
 
-#: Largest batch that is considered where the request names none.
+#: Largest batch that is considered where the request names none. A judgement: beyond it, hardly any network gains
+#: throughput, and jobs wait longer.
 MOST_BATCH: Final = 128
 
 #: Largest batch of denoising jobs: beyond it, none gains throughput.
 MOST_DENOISED: Final = 8
 
-#: A larger batch must serve this factor more jobs per second than smaller ones, or it only makes jobs wait.
+#: A larger batch must serve this factor more jobs per second than smaller ones, or it only makes jobs wait. A
+#: judgement: smaller gains are within the error of the prices.
 _GAIN: Final = 1.01
 
 #: The constraint of setups that the simulator refuses, such as a split that the heads of a network do not allow.

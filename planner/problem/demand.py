@@ -16,6 +16,8 @@ from planner.problem.key_definition import refuse_if
 
 NODE: Final = "node"
 
+#: Most halvings of the search for the rate of users. It ends before at 0.1 %, after some 14; the limit is against
+#: rounding.
 _USER_STEPS: Final = 30
 
 #: Mean seconds a request spends in the system at a rate (requests/s of the whole deployment).

@@ -17,6 +17,7 @@ SIDES: Final = {"in": "input", "out": "output"}
 
 _BOUND: Final = re.compile(r"\s*(\w+)\s*(<=|>=|<|>)\s*(\d+(?:\.\d+)?)\s*([kKmM]?)\s*")
 
+#: Factors of the endings of a number of tokens.
 _THOUSANDS: Final = {"": 1, "k": 1_000, "m": 1_000_000}
 
 _RULE: Final = (

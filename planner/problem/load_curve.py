@@ -21,19 +21,22 @@ from planner.problem.slo import Slo
 #: Most windows of a load curve: a day in quarters of an hour.
 WINDOWS: Final = 96
 
-#: Least mean number of requests in a window of a trace, so that its rate is not noise.
+#: Least mean number of requests in a window of a trace, so that its rate is not noise. A judgement: the rate is then
+#: known to 10 % (one standard error).
 _MIN_IN_A_WINDOW: Final = 100
 
-#: Mean number of requests above a percentile that a window needs to be meaningful.
+#: Mean number of requests above a percentile that a window needs to be meaningful. A judgement: with fewer, it is one
+#: of the largest samples.
 _BEYOND: Final = 5.0
 
-#: Requests of a run. With more requests, an equal part of a fleet is simulated under its part of the load.
+#: Requests of a run. With more requests, an equal part of a fleet is simulated under its part of the load. A judgement
+#: of cost.
 MOST_SIMULATED: Final = 40_000
 
-#: Fewest windows that describe a change with time.
+#: Fewest windows that describe a change with time. A judgement.
 _MIN_WINDOWS: Final = 4
 
-#: Most requests of a load.
+#: Most requests of a load. A judgement of cost.
 MOST_REQUESTS: Final = 1_000_000
 
 

@@ -58,17 +58,16 @@ NATIVE: Final = "native"
 
 #: Kinds of candidate beyond the default space: the values of the key `also`.
 DISAGGREGATED: Final = "disaggregated"
-
 PIPELINES: Final = "pipelines"
-
 CONTEXT: Final = "context"
-
 WIDE_EXPERTS: Final = "wide-experts"
 
 EXTENSIONS: Final = (DISAGGREGATED, PIPELINES, CONTEXT, WIDE_EXPERTS)
 
+#: Default probability with which each objective must be met. A judgement: one plan in ten may miss by the error.
 DEFAULT_CONFIDENCE: Final = 0.9
 
+#: Least probability that a request may require: even odds take simulated values as they are.
 LEAST_CONFIDENCE: Final = 0.5
 
 #: Beyond this level the stated error is constant: measured runs reach no further.

@@ -24,6 +24,7 @@ from planner.problem.latency_metrics import LATENCY_METRICS, TPOT, TTFT
 from planner.problem.length_condition import LengthCondition
 from planner.problem.metric_definition import LatencyMetric
 
+#: Seconds of each unit of a limit.
 UNIT_S: Final[dict[str, float]] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0}
 
 #: The least limit in seconds, far below any step of an engine. Margins of smaller limits would have hundreds of digits.
@@ -53,6 +54,7 @@ STATS: Final = ("mean", "p50", "p90", "p95", "p99")
 
 _USUAL_STAT: Final = "p99"
 
+#: Largest percentile of an objective: no run is long enough for more.
 MOST_PERCENTILE: Final = 99.99
 
 #: From here on, limits are written in minutes or hours where these are whole.

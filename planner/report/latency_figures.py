@@ -20,9 +20,11 @@ SHOWN: Final = STATS[1:]
 #: A simulated rate is not drawn if its relative distance from a rate of the answer is smaller than this.
 NEAR: Final = 0.04
 
-#: A curve has a knee if it has at least this many points, and if its depth below the chord is at least LEAST_BEND.
+#: A curve with fewer points has no knee. A judgement: a bend needs points on both sides.
 LEAST_POINTS: Final = 5
 
+#: A curve whose depth below the chord is less than this share of its height has no knee. A judgement: the bend would
+#: not be seen.
 LEAST_BEND: Final = 0.1
 
 #: One load: the request rate, the statistics of one latency in seconds by name, and whether the queue was stable.

@@ -13,6 +13,7 @@ from planner.answer.plan_schema import Memory
 from planner.report.plots import MS, TERA, PlotlyFigure, Trace, bars, draw, line, names_axis, percent_axis
 from simulator.analysis.operators import BOUND_WORDS, COMPUTE, FIXED, LINK, MEMORY, OperatorRow, together
 
+#: Bytes of a gigabyte.
 GB: Final = 1e9
 
 CLASS_WORDS: Final = {

@@ -12,8 +12,10 @@ from catalogs.ui.charts import BELOW, MARGIN, bar_style, linear_axis
 #: One set of bars, one line or one set of marks, in the keys of plotly's reference.
 Trace = dict[str, Any]
 
+#: Milliseconds of a second.
 MS: Final = 1e3
 
+#: Factor of the prefix tera.
 TERA: Final = 1e12
 
 #: Texts inside bars, centred and upright, on pale colours.

@@ -21,6 +21,7 @@ from simulator.analysis.operators import operator_document
 
 Row = dict[str, Any]
 
+#: Version of the form of the files with the report's tables.
 SCHEMA_VERSION: Final = 1
 
 

@@ -26,7 +26,8 @@ from planner.search.ordering import (
     twins_last,
 )
 
-#: Two plans that differ by at most this share tie, and the simpler one is preferred.
+#: Two plans that differ by at most this share tie, and the simpler one is preferred. A judgement: the capacity of one
+#: seed is uncertain by a few per cent (docs/search.md).
 TIE: Final = 0.02
 
 #: What answers say of an alternative that is as good by the objective and was not recommended.

@@ -35,9 +35,11 @@ _HEAD: Final = b'{"op_code":'
 
 _SEAL: Final = re.compile(rb',"crc32":"([0-9a-f]{8})"}$')
 
-#: Seconds to wait for another process that writes a record, which takes milliseconds.
+#: Seconds to wait for another process that writes a record, which takes milliseconds. A judgement: a thousand times as
+#: long.
 LOCK_WAIT_S: Final = 30.0
 
+#: Pause between two attempts to lock the file, seconds. A judgement: about the time in which a record is written.
 _LOCK_PAUSE_S: Final = 0.005
 
 Record = dict[str, Any]

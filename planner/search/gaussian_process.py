@@ -19,24 +19,32 @@ import numpy.typing as npt
 
 from catalogs.arrays import FloatArray
 
-#: Choices of the parameters: the standard deviation of the logarithm; the correlation length, in units of the typical
-#: distance; the share that is linear; and the standard deviation of the part that even a very similar point does not
-#: predict (microseconds decide which requests share a step).
+# The choices of the parameters, of which the simulated points weigh every combination: judgements that only have to
+# span what occurs. `python benchmarks/search_proof.py` measures what the correction with them finds.
+
+#: Choices of the standard deviation of the logarithm of true over estimated values: from 3 % to a factor of 1.6.
 _SCALES: Final = (0.03, 0.06, 0.12, 0.25, 0.5)
 
+#: Choices of the correlation length, in units of the typical distance of two points.
 _LENGTHS: Final = (1.5, 3.0, 6.0)
 
+#: Choices of the share of the variance that is linear in the features.
 _LINEAR: Final = (0.0, 0.5)
 
+#: Choices of the standard deviation of the part that even a very similar point does not predict: microseconds decide
+#: which requests share a step.
 _OWN: Final = (0.004, 0.012, 0.03)
 
-#: Log-normal prior of the scale: centred on an error of 15 % of the estimate, with a deviation of a factor e.
+#: Centre of the log-normal prior of the scale, an error of 15 % of the estimate; its deviation is a factor of e. A
+#: judgement that counts little once a few points are simulated.
 _SCALE_PRIOR: Final = 0.15
 
-#: Used before any point was simulated.
+#: Length, linear share, scale and own part before any point was simulated: middle choices, with a large scale so that
+#: no point seems certain. A judgement.
 _FIRST: Final = (3.0, 0.5, 0.3, 0.012)
 
-#: An overloaded run is far later than estimated, by an amount that is irrelevant for other runs.
+#: Largest logarithm above the median that counts, a factor of 2. A judgement: an overloaded run is far later than
+#: estimated, by an amount that is irrelevant for other runs.
 _LATE: Final = 0.7
 
 

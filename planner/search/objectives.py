@@ -30,19 +30,23 @@ _CLEARLY_MORE: Final = 1.04
 #: Relative distance of the two rates between which the capacity of a candidate lies in a search for the least energy.
 _RATE_TOLERANCE: Final = TIE
 
-#: Steps of the iteration that finds the rate of a comparison.
+#: Steps of the iteration that finds the rate of a comparison. A judgement: watts hardly depend on the rate, so that the
+#: first step nearly ends it.
 _EQUAL_ENERGY_STEPS: Final = 3
 
-#: Candidates up to this estimated value / limit may meet the objectives.
+#: Candidates up to this estimated value / limit may meet the objectives. A judgement: estimates are rarely off by a
+#: factor of 2.
 LIKELY_RATIO: Final = 2.0
 
 #: Rates that differ by less than this share are equal but for rounding.
 _ROUNDING: Final = 1e-9
 
-#: Factor between the first two rates of the search for a capacity that starts from that of a known plan.
+#: Factor between the first two rates of the search for a capacity that starts from that of a known plan. A judgement:
+#: the guess is then scaled by what is known, so that a short step is enough.
 STEP_FROM_KNOWN: Final = 1.1
 
-#: The share of the saturation rate at which the energy of a candidate without a required load is estimated.
+#: The share of the saturation rate at which the energy of a candidate without a required load is estimated. A
+#: judgement: about where the capacity of a candidate with objectives lies.
 FULL_LOAD: Final = 0.8
 
 

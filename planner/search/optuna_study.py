@@ -35,8 +35,10 @@ CALIBRATION_KEY: Final = "calibration"
 #: Trial attribute that identifies the process that began the trial.
 PROCESS_KEY: Final = "process"
 
+#: Pause before a storage that failed is tried again, seconds.
 _CREATE_PAUSE_S: Final = 0.2
 
+#: Most attempts to create a study. A judgement: a race of two processes is over after the first.
 _CREATE_TRIES: Final = 5
 
 #: Parts of database errors when two processes create the tables at the same time.

@@ -23,23 +23,33 @@ from catalogs.arrays import FloatArray
 from planner.search.gaussian_process import ResidualModel, kernel, normal_draws, standard
 from planner.search.optuna_study import Params, is_abandoned, space_of
 
-#: A point is ahead if it is better by more than this share; smaller differences are ignored.
+#: A point is ahead if it is better by more than this share; smaller differences are ignored. A judgement: the size of a
+#: tie of plans (`TIE`).
 RESOLVED: Final = 0.02
 
-#: Number of draws of all points, and the most points in a draw (the most promising if there are more).
+#: Number of draws of all points. A judgement: the share of draws in which a point is ahead is then known to 6 % (one
+#: standard error at even odds), and a choice takes little time beside a run.
 DRAWS: Final = 64
 
+#: Most points in a draw: the most promising ones if there are more. A judgement of cost: a draw decomposes a matrix of
+#: this size.
 SHORT_LIST: Final = 300
 
-#: Factors on the deviation of draws: if no draw has a point ahead, the next larger factor is used.
+#: Factors on the deviation of draws: if no draw has a point ahead, the next larger factor is used. A judgement: the
+#: search ends only where even four times the deviation shows no better point.
 DOUBTS: Final = (1.0, 2.0, 4.0)
 
-#: Standard deviation of the difference between the logarithms of a short and a long run.
+#: Standard deviation of the difference between the logarithms of a short and a long run. A judgement: `python
+#: benchmarks/short_runs.py` has since measured 0.69 to 1.18 times the full run near the capacity (5 to 95 %), a
+#: deviation of 0.16 (docs/search.md).
 SHORT_SD: Final = 0.1
 
-#: Whether a point keeps up (+1) or not (-1): standard deviation around the estimate, and its length.
+#: Standard deviation of the process for keeping up (+1 or -1), around the estimate. A judgement: two deviations turn an
+#: undecided estimate of 0 into certainty.
 _HOLD_SD: Final = 0.5
 
+#: Correlation length of that process, in units of the typical distance of points. A judgement: the middle one of the
+#: lengths of the other processes (planner/search/gaussian_process.py).
 _HOLD_LENGTH: Final = 3.0
 
 _LEAST: Final = 1e-12  # smaller values count as this in logarithms

@@ -41,6 +41,7 @@ from planner.search.pareto_sampler import (
 )
 from planner.search.pareto_space import ParetoCandidate, ParetoSpace, points_under_load
 
+#: Version of the form of a front.
 SCHEMA_VERSION: Final = 1
 
 #: What the samples of a study are: with another number, a study is searched again.

@@ -31,20 +31,28 @@ from planner.problem.slo import Slo
 from planner.search.optuna_study import Params
 from planner.search.pareto_sampler import ParetoSample, ParetoSampler
 
-#: Loads of each deployment, as shares of the highest estimated rate per dollar of all deployments.
+#: Loads of each deployment, as shares of the highest estimated rate per dollar of all deployments. A judgement: even
+#: steps, and finer ones at low loads, where the cost of a request changes by large factors.
 LADDER: Final = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95)
 
-#: Beyond this share of saturation, latencies depend on the duration of the load; such points are left out.
+#: Highest share of saturation of a point. A judgement: beyond it, latencies depend on the duration of the load; such
+#: points are left out.
 FULLEST: Final = 0.85
 
-#: Idle power of an accelerator as a share of its power at work, for estimates of energy only.
+#: Idle power of an accelerator as a share of its power at work. A judgement that needs no accuracy: it only orders
+#: estimates of energy, whose error is learned from simulated points.
 _IDLE: Final = 0.4
 
 #: Largest estimate of a latency: an overloaded system has no steady latency.
 _LONGEST_S: Final = 1e4
 
-#: Share of saturation at which a load is as likely to hold as not, and how far around it that is in doubt.
-_EVEN_ODDS_SATURATION, _DOUBTFUL_RANGE = 0.9, 0.25
+#: Share of saturation at which a load is as likely to hold as not. A judgement: the closed form ignores bursts, which
+#: cost some of the capacity; the samples correct it.
+_EVEN_ODDS_SATURATION: Final = 0.9
+
+#: Distance from `_EVEN_ODDS_SATURATION`, in shares of saturation, beyond which it is taken as certain whether a load
+#: holds. A judgement: wide, because a wrong certainty would leave out points, and a doubt costs a short run.
+_DOUBTFUL_RANGE: Final = 0.25
 
 #: A full run that meets the limits by less than this share is repeated with SEEDS seeds, of which all are pooled.
 CLOSE, SEEDS = 0.15, 4

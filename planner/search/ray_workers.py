@@ -36,11 +36,14 @@ AUTO: Final = "auto"
 
 INSTALL: Final = "pip install '.[ray]'"
 
-#: Seconds without a result after which a candidate is evaluated in this process.
+#: Seconds without a result after which a candidate is evaluated in this process. A judgement: most candidates take
+#: seconds.
 PATIENCE_S: Final = 60.0
 
+#: Longest time to connect to a Ray cluster, seconds. A judgement: one that answers does so within milliseconds.
 _CONNECT_S: Final = 5.0
 
+#: Longest wait for a result before workers are looked after, seconds.
 _POLL_S: Final = 1.0
 
 #: Workers that may die at a candidate before it is evaluated in this process.

@@ -24,13 +24,14 @@ from planner.problem.latency_metrics import E2E
 from planner.sections.ownership import HEAD, OwnedAccount, PricedPlan, owned_account
 from planner.sections.section import ChosenPlan, Section
 
+#: Seconds of a day.
 SECONDS_PER_DAY: Final = 86400.0
 
 #: Seconds until a cloud provides the machine of a replacement: 80-120 s (see ColdStart in
 #: catalogs/deployments/autoscaling.py).
 NEW_NODE_S: Final = 120.0
 
-#: Hours per day for deferrable work.
+#: Hours per day for deferrable work. A judgement: a third of the day.
 CLEAN_HOURS: Final = 8
 
 Rows = list[tuple[str, str, str]]  # of a table on the page: quantity, value and source

@@ -54,25 +54,31 @@ from simulator.cluster.controllers.autoscaler import Autoscaler
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import simulate
 
+#: Seconds of a day.
 DAY_S: Final = 24 * HOUR_S
 
 #: A run of the load: the size of the fleet, its number of equal parts, and the factor on the times of steps.
 DayRun = tuple[FleetSize, int, float]
 
-#: Factors on the target of the autoscaler in the first and the more careful attempts.
+#: Factors on the target of the autoscaler in the first and the more careful attempts. A judgement of cost: each attempt
+#: simulates the whole day.
 _AUTOSCALER_TARGET_FACTORS: Final = (1.0, 0.8, 0.6)
 
-#: Minimum number of replicas in such a part of an autoscaled fleet; fewer replicas would scale in coarser steps.
+#: Minimum number of replicas in such a part of an autoscaled fleet. A judgement: fewer replicas would scale in coarser
+#: steps.
 _MIN_REPLICAS_PER_PART: Final = 8
 
-#: Number of additional replicas that are tried above the computed peak size.
+#: Number of additional replicas that are tried above the computed peak size. A judgement of cost: each simulates the
+#: whole day.
 _EXTRA_REPLICAS_TRIED: Final = 3
 
-#: Probability levels of the stated error at which a size is simulated as well; long runs use fewer levels.
+#: Probability levels of the stated error at which a size is simulated as well.
 _ERROR_LEVELS: Final = (LEVELS[0], 0.5, LEVELS[-1])
 
+#: The levels for runs of more than `_LONG_RUN_REQUESTS` requests.
 _ERROR_LEVELS_OF_LONG_RUNS: Final = (LEVELS[0], LEVELS[-1])
 
+#: Requests from which a run counts as long. A judgement of cost.
 _LONG_RUN_REQUESTS: Final = 100_000
 
 _OPTION_NAMES: Final = {"peak": "for the peak", "mean": "for the mean", "autoscaled": "autoscaled"}

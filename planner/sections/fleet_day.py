@@ -19,7 +19,8 @@ from planner.evaluation.verdict import ErrorAllowance
 from planner.problem.slo import Slo
 from simulator.cluster.run import Run
 
-#: Share of the windows that must meet the objectives, in addition to the whole run.
+#: Share of the windows that must meet the objectives, in addition to the whole run. A judgement: of the up to 96
+#: windows of a day, four may miss by chance or while the autoscaler starts replicas.
 LEAST_WINDOWS_MET: Final = 0.95
 
 #: Number of parts of the duration for which the number of replicas is reported: hours, if it is a day.

@@ -32,7 +32,8 @@ from planner.problem.slo import Slo
 from planner.search.candidate_tester import HALF_TIE, CandidateTester
 from planner.sections.section import ChosenPlan, Section
 
-#: Maximum number of requests of a run. The rows are only compared with each other, so short runs are enough.
+#: Maximum number of requests of a run. The rows are only compared with each other, so short runs are enough. A
+#: judgement of cost.
 MOST_REQUESTS: Final = 4000
 
 #: Name prefix of boards with a large known error of the predicted power draw

@@ -51,6 +51,7 @@ from simulator.cluster.run import Run
 from simulator.cluster.simulate import simulate
 
 #: Maximum number of simulated users. With more users, an even share of the replicas serves an even share of the users.
+#: A judgement of cost.
 MOST_USERS: Final = 20_000
 
 #: Minimum mean number of measured requests per user.

@@ -19,14 +19,20 @@ from planner.problem.request import PlanRequest
 from planner.space.layouts import layouts, replicas_of, weight_dtypes
 from planner.space.speculative import SPECULATIVE, may_draft, parse_drafts
 
+#: Values of max_num_seqs that are tried below the engine's default. A judgement: powers of two; between neighbours the
+#: time per token changes by less than a factor of two.
 SEQS_LADDER: Final = (64, 128, 256, 512, 1024)
 
 #: Sizes of padded batches; their engine has no default of its own.
 BATCH_LADDER: Final = (1, 2, 4, 8, 16, 32, 64, 128)
 
+#: Values of max_num_batched_tokens that are tried beside the engine's default, up to twice as large. A judgement: the
+#: defaults of vLLM and SGLang on devices of different sizes (`default_limits` in catalogs/data/engines), and the power
+#: of two between them.
 TOKENS_LADDER: Final = (2048, 4096, 8192, 16384)
 
-#: Most numbers of nodes that are tried for a rate.
+#: Most numbers of nodes that are tried for a rate. A judgement of cost: a geometric selection keeps the largest step
+#: small.
 _MAX_COUNTS: Final = 8
 
 

@@ -32,6 +32,8 @@ _IMPLIED_BY: Final = {
     "data_parallel": WIDE_EXPERTS,
 }
 
+#: Pipeline stages, context-parallel groups and data-parallel ranks that are tried: powers of two, which divide most
+#: models and nodes evenly.
 _SIZES: Final = (2, 4, 8, 16)
 
 

@@ -22,13 +22,16 @@ from planner.search.candidate_tester import CandidateTester
 from planner.studies.capacity_inputs import CapacityInput, capacity_inputs
 from planner.studies.rerun import Rerun
 
-#: Every input is improved by this factor.
+#: Every input is improved by this factor. A judgement: large beside the resolution, and small enough that the binding
+#: input stays the same.
 IMPROVEMENT: Final = 1.1
 
-#: Least requests of a run. In shorter runs a queue that grows slowly is not seen, and a gain near saturation is lost.
+#: Least requests of a run. In shorter runs a queue that grows slowly is not seen, and a gain near saturation is lost. A
+#: judgement of cost.
 LEAST_REQUESTS: Final = 4000
 
-#: Relative distance between a rate that meets the objectives and one that does not, at which bisection ends.
+#: Relative distance between a rate that meets the objectives and one that does not, at which bisection ends. A
+#: judgement: a tenth of the improvement.
 RESOLUTION: Final = 0.01
 
 

@@ -31,17 +31,22 @@ from planner.problem.slo import seconds_text
 from planner.space.candidates import candidates
 from planner.studies.rerun import Rerun, without_load
 
+#: The capacity that changes must reach, as a multiple of the present one. A judgement: a fifth more is worth a change,
+#: and well beyond the noise of a capacity.
 CAPACITY_GOAL: Final = 1.2
 
 #: Other accelerators that are tried.
 ACCELERATORS_TRIED: Final = ("a100-80gb", "h100", "h200", "b200")
 
-#: Maximum number of candidates tried per hardware, and maximum price of hardware relative to the plan.
+#: Maximum number of candidates tried per hardware. A judgement of cost.
 MOST_TRIES: Final = 3
 
+#: Maximum price of other hardware relative to that of the plan. A judgement: dearer hardware is no answer to a need for
+#: a fifth more.
 MAX_PRICE_RATIO: Final = 4.0
 
-#: Number of kinds of accelerator that reach the goal, after which no more expensive hardware is tried.
+#: Number of kinds of accelerator that reach the goal, after which no more expensive hardware is tried. A judgement: a
+#: choice of two is enough.
 SUFFICIENT_ACCELERATORS: Final = 2
 
 

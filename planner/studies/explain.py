@@ -18,6 +18,7 @@ from planner.studies.bottleneck import ResourceUse, resource_uses, simulated_poo
 from planner.studies.capacity_growth import Growth, GrowthStep, growth
 from planner.studies.rerun import Rerun
 
+#: Version of the form of an explanation.
 SCHEMA_VERSION: Final = 2
 
 #: Maximum number of kinds of deployment named for a reason that rules them out.

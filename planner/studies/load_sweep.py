@@ -15,9 +15,10 @@ from planner.problem.candidate import Candidate
 from planner.problem.slo import STATS, Slo
 from planner.studies.rerun import Rerun
 
-#: Simulated shares of the capacity; the recommended plan is also simulated above it, up to the first overload.
+#: Simulated shares of the capacity.
 SHARES: Final = (0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0)
 
+#: Simulated multiples of the capacity of the recommended plan, up to the first overload.
 BEYOND: Final = (1.1, 1.25, 1.5, 2.0)
 
 

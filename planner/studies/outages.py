@@ -150,12 +150,15 @@ def _share_at(least: int, n: int, probability: float) -> float:
 _HALVINGS: Final = 52
 
 
-#: Maximum number of requests of a simulated outage; a longer outage is shortened.
+#: Maximum number of requests of a simulated outage; a longer outage is shortened. A judgement of cost.
 MOST_REQUESTS: Final = 120_000
 
-#: Time before the first crash, in mean residence times, and its minimum in seconds.
+#: Time before the first crash, in mean residence times. A judgement: after two of them most requests that found an
+#: empty system have left (`steady_window`).
 _STAYS: Final = 4.0
 
+#: Minimum time before the first crash, seconds. A judgement: with short requests it takes longer until the queues are
+#: as usual.
 _MIN_LEAD_S: Final = 20.0
 
 

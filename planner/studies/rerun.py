@@ -27,7 +27,7 @@ _NAMES: Final = ("model", "engine", "kv_blocks")
 #: Deployment keys that tell candidates apart where they are null.
 _DECISIVE: Final = ("disaggregation", "speculative")
 
-#: Maximum number of requests of a run.
+#: Maximum number of requests of a run. A judgement of cost: the runs of a study are only compared with each other.
 MOST_REQUESTS: Final = 4000
 
 

@@ -25,7 +25,8 @@ from planner.search.candidate_tester import TIE, CandidateTester
 from planner.studies.rerun import Rerun
 from planner.studies.sensitivity_inputs import PREFIX, PRICE, RATE, InputChange, SensitivityInput, inputs_of
 
-#: Relative tolerance of capacities, which are only compared with each other.
+#: Relative tolerance of capacities, which are only compared with each other. A judgement of cost: the changes of
+#: interest are larger.
 CAPACITY_TOLERANCE: Final = 0.03
 
 #: Number of bisection steps on a logarithmic scale: between a factor of 1 and of 2, 4 % remain.
@@ -67,7 +68,8 @@ class Flip:
     alternative: int
 
 
-#: Least requests of a run whose capacity is compared.
+#: Least requests of a run whose capacity is compared. A judgement: in shorter runs a queue that grows slowly is not
+#: seen.
 SETTLED: Final = 2000
 
 

@@ -20,9 +20,11 @@ SWING: Final = (0.8, 1.25)
 #: Factors between which the value at which the choice changes is sought: half and double cover most surprises.
 WIDE: Final = (0.5, 2.0)
 
-#: Shares of every prompt that the prefix cache may hold: a simulated value, and the maximum.
+#: Share of every prompt that the prefix cache holds in the simulated variant.
 HALF: Final = 0.5
 
+#: Largest share of every prompt that the prefix cache may hold. A judgement: prompts that hardly differ are another
+#: workload.
 MOST_SHARED: Final = 0.9
 
 RATE, OUTPUT, PROMPT = "request rate", "output length", "prompt length"

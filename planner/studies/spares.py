@@ -36,17 +36,23 @@ from planner.problem.slo import Slo
 from planner.studies.outages import FailingFleet, FailingReplicas, Outage, binomial_bounds
 from planner.studies.rerun import Rerun
 
-#: Number of drawn windows, simulated outages of each depth, and maximum number of spare replicas.
+#: Number of drawn windows. A judgement: the share of windows that hold is then known to 1 % (two standard errors at
+#: 0.95).
 WINDOWS: Final = 2000
 
+#: Simulated outages of each depth. A judgement of cost: a simulated outage takes up to 120,000 requests, and the
+#: windows draw their outages from these examples.
 _EXAMPLES: Final = 3
 
-#: Ratio of the share of late requests with one replica more, above which the replica is of no use.
+#: Ratio of the share of late requests with one replica more, above which the replica is of no use. A judgement: a
+#: replica that is of use lowers the share by much more than a tenth.
 _LESS: Final = 0.9
 
+#: Maximum number of spare replicas. A judgement of cost; a deployment that needs more has another fault.
 MOST_SPARES: Final = 8
 
-#: Maximum depth of an outage; deeper outages are treated as outages of this depth.
+#: Maximum depth of an outage, in replicas; deeper outages are treated as outages of this depth. A judgement: four
+#: replicas are rarely down at the same time.
 _DEPTHS: Final = 4
 
 #: The number of replicas of each kind: one, or prefill and decode replicas.
@@ -302,7 +308,8 @@ class SparesDocument(JsonBlock):
     most: int
 
 
-#: Minimum ratio of uptime to restart time; below it, outages overlap all the time.
+#: Minimum ratio of uptime to restart time; below it, outages overlap all the time. A judgement: one replica is then
+#: down for 5 % of the time.
 _LONGER: Final = 20
 
 

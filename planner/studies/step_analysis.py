@@ -44,6 +44,7 @@ from simulator.layers.shard import Shard
 from simulator.layers.step import step_calls
 from simulator.memory.plan import MemoryPlan, sequence_bytes, size_memory
 
+#: Version of the form of an analysis of a step.
 SCHEMA_VERSION: Final = 1
 
 STAGES: Final = ("decode", "prefill")
@@ -56,9 +57,10 @@ PRECISIONS: Final = (
     (4, ("fp4", "int4"), ("fp8", "bf16", "fp16")),
 )
 
-#: Maximum numbers of sequences and of prompt tokens. Larger numbers are probably typing errors.
+#: Maximum number of sequences. A judgement: larger numbers are probably typing errors.
 MOST_SEQUENCES: Final = 65_536
 
+#: Maximum number of prompt tokens of all sequences together. A judgement: larger numbers are probably typing errors.
 MOST_PROMPT_TOKENS: Final = 2**24
 
 #: Multiples of the batch and of the context in the table of scaling.

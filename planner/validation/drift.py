@@ -28,7 +28,7 @@ from planner.validation.verification import (
     served_notes,
 )
 
-#: Minimum number of requests that must finish in an interval.
+#: Minimum number of requests that must finish in an interval. A judgement: with fewer, means and percentiles are noise.
 _MIN_REQUESTS: Final = 20
 
 

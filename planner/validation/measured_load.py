@@ -31,13 +31,16 @@ from simulator.cluster.simulate import simulate
 
 Measured = MeasuredRun | MeasuredSummary
 
-#: Share of the arrivals of a closed loop that find the same number of requests in flight.
+#: Share of the arrivals of a closed loop that find the same number of requests in flight. A judgement: the start, the
+#: end and failed requests differ.
 _CONSTANT: Final = 0.9
 
-#: In a closed loop, a request follows the end of another one within this share of the time of a request.
+#: In a closed loop, a request follows the end of another one within this share of the time of a request. A judgement: a
+#: client takes a moment to send the next one.
 _PROMPT: Final = 0.05
 
-#: Requests that are all sent within this share of a run are sent at once.
+#: Requests that are all sent within this share of a run are sent at once. A judgement: a client takes a moment to send
+#: them all.
 _AT_ONCE: Final = 0.01
 
 #: Added to the seed, so that neither the search nor the benchmark of a plan has used the requests.

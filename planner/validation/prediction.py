@@ -18,6 +18,7 @@ from planner.evaluation.confidence import Factors, LatencyCurve
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import STATS, Slo
 
+#: Version of the form of a prediction.
 SCHEMA_VERSION: Final = 1
 
 

@@ -44,7 +44,8 @@ _PREFIX: Final = "vllm:"
 
 _QUERIES_S: Final = 60.0  # all queries of a Prometheus server together
 
-_MAX_SAMPLES: Final = 100_000  # of one reply; a vLLM server has about 1,000
+#: Most samples of one reply; a vLLM server has about 1,000.
+_MAX_SAMPLES: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,16 +25,18 @@ from planner.validation.prediction import Expected, Prediction
 
 Finding = Literal["inside", "faster", "slower", "too few", "not judged"]
 
-#: Permitted relative difference of a mean length or of the rate from the plan. The difference that chance explains, in
-#: standard errors, is permitted as well.
+#: Permitted relative difference of a mean length or of the rate from the plan. A judgement: latencies follow both, so a
+#: larger one makes a run another load.
 TOLERANCE: Final = 0.10
 
+#: Standard errors by which chance may explain a difference, which are permitted as well: a normal error is larger in
+#: one of 370 cases.
 SIGMAS: Final = 3.0
 
-#: Minimum number of samples beyond a percentile. With fewer, the percentile is one of the largest samples.
+#: Minimum number of samples beyond a percentile. A judgement: with fewer, the percentile is one of the largest samples.
 _BEYOND: Final = 5
 
-#: Share of failed requests that chance may explain.
+#: Share of failed requests that chance may explain. A judgement: more change the load of the others.
 MOST_FAILED: Final = 0.01
 
 #: Options of the load client with which a result has every latency of a plan.
@@ -43,8 +45,10 @@ RECORD: Final = (
     "--metric-percentiles 50,90,95,99`"
 )
 
+#: Resamples of a bootstrap interval. A judgement: ten of them lie beyond each end of a 90 % interval.
 _RESAMPLES: Final = 200
 
+#: Most samples in a resample. A judgement of cost: more narrow the interval below what the stated error leaves.
 _MAX_RESAMPLED: Final = 20_000
 
 

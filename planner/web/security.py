@@ -38,6 +38,7 @@ EVENTS: Final = "/events"
 
 COOKIE: Final = "planner_session"
 
+#: Seconds for which a login lasts: thirty days.
 _COOKIE_AGE_S: Final = 30 * 86400
 
 #: Addresses that need no token: they show no data.

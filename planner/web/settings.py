@@ -15,6 +15,7 @@ from catalogs.io.yaml_files import StrictYamlBlock, read_yaml, user_folder, vali
 
 DEFAULT_HOST: Final = "127.0.0.1"
 
+#: Port of the server where the settings name none.
 DEFAULT_PORT: Final = 8000
 
 #: Scheme of the URL of a SQLite file, before its path.
@@ -23,6 +24,7 @@ SQLITE: Final = "sqlite:///"
 #: Shortest token in characters; shorter ones can be guessed.
 LEAST_TOKEN: Final = 16
 
+#: Bytes of a mebibyte.
 MIB: Final = 1 << 20
 
 Count = Annotated[int, Field(ge=1)]

@@ -243,8 +243,10 @@ def prefill_waits(logs: Sequence[StepLog]) -> FloatArray:
 #: The columns of a log that `prefill_waits` reads.
 _WAIT_COLUMNS: Final = ("start_s", "total_s", "prefill_tokens", "decodes", "logits", "first_s", "behind_s")
 
+#: The waits of a run that has none.
 NO_WAITS: FloatArray = np.zeros((0, 3))
 
+#: The openings of a run that has none.
 NO_OPENINGS: FloatArray = np.zeros(0)
 
 

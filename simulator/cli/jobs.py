@@ -22,6 +22,7 @@ from simulator.jobs.run import JobRun
 from simulator.jobs.simulate import simulate_jobs
 from simulator.networks.attention_backends import default_backend
 
+#: Version of the form of a summary of jobs.
 SCHEMA_VERSION: Final = 1
 
 _LATENCIES: Final = {"e2e_s": "end to end", "queue_s": "queue", "service_s": "batch"}

@@ -40,6 +40,7 @@ def blocks_notice(compiled: CompiledDeployment, kv_blocks: int) -> str:
     )
 
 
+#: Version of the form of a summary of a run.
 SCHEMA_VERSION = 1
 
 
@@ -124,6 +125,7 @@ def write_csv(run: Run, path: Path) -> None:
     write_atomically(path, (",".join(columns) + "\n", *rows))
 
 
+#: Seconds of each unit of a time; a number without a unit is in seconds.
 _UNITS: Final = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 _TIME: Final = r"\s*(?:(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|min|m|h|))?\s*"

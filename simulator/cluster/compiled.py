@@ -37,7 +37,8 @@ from simulator.layers.step import step_calls
 from simulator.memory.plan import MemoryPlan, size_memory
 from simulator.schedulers.rules import EngineRules
 
-#: A deployment whose KV cache holds fewer tokens per sequence than this does not fit.
+#: A deployment whose KV cache holds fewer tokens per sequence than this does not fit. A judgement: such a cache is of
+#: no use.
 SHORTEST_SEQUENCE_TOKENS: Final = 512
 
 HOST_NOTICE: Final = "host times are the engine file's, not measured here: `calibrate verify` measures them"

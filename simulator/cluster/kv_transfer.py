@@ -203,4 +203,4 @@ class LinkTraffic:
     def _meet(self, *ends: Replica) -> None:
         for replica in ends:
             if replica.pool in self._links.uses:
-                self._steps.meet(replica)
+                self._steps.begin_sharing(replica)

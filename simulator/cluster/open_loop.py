@@ -31,7 +31,7 @@ _WITHOUT: Final[dict[str, object]] = {
 
 
 class LoopOptions(Protocol):
-    """The options of a run that choose the loop, or need all of its events (`RunOptions` has them)."""
+    """The part of `RunOptions` that decides whether a run takes the fast path."""
 
     @property
     def fast_path(self) -> bool:

@@ -12,7 +12,7 @@ step. Two rules follow from it:
 
 A transfer that lasts for many steps of T seconds with C seconds on the link thus makes each of them T + C seconds long,
 which is what halves of the link give. The link never carries more than its capacity, no bytes are lost, and steps that
-meet no transfer take their usual time.
+share the link with no transfer take their usual time.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ def own_links(replica: int) -> tuple[Hashable, Hashable]:
     return ("out", replica), ("in", replica)
 
 
-class _Meeting:
-    """A replica whose link is, or was since its last step began, used by transfers."""
+class _SharedLink:
+    """The link of a replica that transfers use, or have used since its last step began."""
 
-    __slots__ = ("carried_s", "debt_s", "links", "share", "use")
+    __slots__ = ("carried_s", "delay_due_s", "links", "share", "use")
 
     def __init__(self, use: StepLinkUse, links: Sequence[Hashable], carried_s: list[float]) -> None:
         self.use, self.links = use, links
         self.share = 0.0  # of the link, used by the collectives of the step on the device
         self.carried_s = carried_s  # seconds of transfers until the last settlement, on each of the links
-        self.debt_s = 0.0  # by which the next step is delayed
+        self.delay_due_s = 0.0  # seconds by which the next step is delayed
 
 
 class StepsOnLinks:
@@ -68,69 +68,72 @@ class StepsOnLinks:
             slow: Multiplies the time that transfers take on the own link of a replica, from now on.
         """
         self._flows, self._uses, self._directions, self._slow = flows, uses, directions, slow
-        self._meetings: dict[int, _Meeting] = {}
+        self._shared: dict[int, _SharedLink] = {}
 
     def slowdown(self, replica: int) -> float:
         """Return how many times as long transfers take on the link of a replica because of its steps."""
-        return 1.0 + self._meetings[replica].share if replica in self._meetings else 1.0
+        return 1.0 + self._shared[replica].share if replica in self._shared else 1.0
 
-    def meet(self, replica: Replica) -> None:
+    def begin_sharing(self, replica: Replica) -> None:
         """Note that a transfer begins to use the link of a replica; the step after the present one is delayed by it."""
-        if replica.index in self._meetings:
+        if replica.index in self._shared:
             return
         links = [(direction, replica.index) for direction in self._directions[replica.pool]]
         carried_s = [self._flows.use_of(link).carried_s for link in links]
-        meeting = self._meetings[replica.index] = _Meeting(self._uses[replica.pool], links, carried_s)
+        shared = self._shared[replica.index] = _SharedLink(self._uses[replica.pool], links, carried_s)
         for loop in replica.step_loops:
             if loop.current is not None:
-                meeting.share = min(1.0, meeting.use.occupied_s(loop.current) / loop.current_step_s)
+                shared.share = min(1.0, shared.use.occupied_s(loop.current) / loop.current_step_s)
             loop.cut()
         self._slow(replica.index, self.slowdown(replica.index))
 
-    def meets(self, replica: int) -> bool:
+    def is_delayed_or_shared(self, replica: int) -> bool:
         """Return whether transfers use the link of a replica, or have delayed it since its last step began."""
-        meeting = self._meetings.get(replica)
-        if meeting is None:
+        shared = self._shared.get(replica)
+        if shared is None:
             return False
-        if meeting.share or meeting.debt_s or self._settle(meeting):
+        if shared.share or shared.delay_due_s or self._settle(shared):
             return True
-        del self._meetings[replica]
+        del self._shared[replica]
         return False
 
     def delay_s(self, replica: int, batch: Batch, step_s: float) -> float:
-        """Return the seconds by which transfers delay a replica that `meets`, when a step of step_s seconds begins."""
-        meeting = self._meetings[replica]
-        is_used = self._settle(meeting)
-        delay_s, meeting.debt_s = meeting.debt_s, 0.0
+        """Return the seconds by which transfers delay a replica when a step of step_s seconds begins.
+
+        The replica is one that `is_delayed_or_shared`.
+        """
+        shared = self._shared[replica]
+        is_used = self._settle(shared)
+        delay_s, shared.delay_due_s = shared.delay_due_s, 0.0
         if is_used:
-            self._set_share(replica, meeting, meeting.use.occupied_s(batch) / step_s)
+            self._set_share(replica, shared, shared.use.occupied_s(batch) / step_s)
         else:
-            del self._meetings[replica]  # the next transfer sets the rate of the link
+            del self._shared[replica]  # the next transfer sets the rate of the link
         return delay_s
 
     def idle(self, replica: int) -> None:
         """Note that a replica runs no step from now on."""
-        meeting = self._meetings.get(replica)
-        if meeting is not None:
-            self._settle(meeting)
-            self._set_share(replica, meeting, 0.0)
+        shared = self._shared.get(replica)
+        if shared is not None:
+            self._settle(shared)
+            self._set_share(replica, shared, 0.0)
 
-    def _settle(self, meeting: _Meeting) -> bool:
+    def _settle(self, shared: _SharedLink) -> bool:
         """Add the delay by what transfers have sent since the last call; return whether any uses the link now.
 
         Both directions carry at the same time.
         """
         longest_s, is_used = 0.0, False
-        for i, link in enumerate(meeting.links):
+        for i, link in enumerate(shared.links):
             use = self._flows.use_of(link)
-            longest_s = max(longest_s, use.carried_s - meeting.carried_s[i])
-            meeting.carried_s[i] = use.carried_s
+            longest_s = max(longest_s, use.carried_s - shared.carried_s[i])
+            shared.carried_s[i] = use.carried_s
             is_used = is_used or use.is_used
-        meeting.debt_s += meeting.share * longest_s
+        shared.delay_due_s += shared.share * longest_s
         return is_used
 
-    def _set_share(self, replica: int, meeting: _Meeting, share: float) -> None:
+    def _set_share(self, replica: int, shared: _SharedLink, share: float) -> None:
         share = min(share, 1.0)
-        if share != meeting.share:
-            meeting.share = share
+        if share != shared.share:
+            shared.share = share
             self._slow(replica, self.slowdown(replica))

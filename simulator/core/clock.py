@@ -19,14 +19,21 @@ from typing import Any, Final
 import simpy
 from simpy.events import NORMAL, EventPriority
 
-STEP: Final = EventPriority(NORMAL + 1)  # + the replica's index
+# Priorities of events at the same time: those with smaller numbers come first.
 
+#: The end of a step, plus the replica's index.
+STEP: Final = EventPriority(NORMAL + 1)
+
+#: The arrival of a request, after all steps: there are fewer replicas than this number.
 ARRIVAL: Final = EventPriority(1 << 20)
 
+#: An action of a controller, before the arrivals of its time.
 CONTROL: Final = EventPriority(ARRIVAL - 1)
 
-WAKE: Final = EventPriority(ARRIVAL + 1)  # + the replica's index
+#: The wake-up of an idle step loop, plus the replica's index: it sees all arrivals of its time.
+WAKE: Final = EventPriority(ARRIVAL + 1)
 
+#: The end of a run, after everything else of its time.
 LAST: Final = EventPriority(1 << 40)
 
 #: Number of consecutive periodic actions without any other pending event after which a run is aborted.

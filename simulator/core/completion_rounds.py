@@ -9,6 +9,7 @@ from typing import Final
 from simulator.core.mypyc_modules import mypyc_attr
 from simulator.core.request import Request
 
+#: A round beyond any that a run reaches.
 NEVER: Final = 1 << 62
 
 

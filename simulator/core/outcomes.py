@@ -9,6 +9,7 @@ import numpy as np
 
 from catalogs.arrays import BoolArray, IntArray
 
+#: Codes of what became of a request, in the order of the names in `STATUS`.
 NOT_SENT, UNFINISHED, COMPLETED, TOO_LONG, TOO_LARGE, TOO_WIDE, FAILED, QUEUE_FULL, TIMED_OUT, ITEM_TOO_LARGE = range(
     10
 )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 #: Number of rounds drawn at once.
 DRAWN: Final = 64
 
+#: Increment of the SplitMix64 generator, 2**64 over the golden ratio, and the low 64 bits in which it wraps.
 _GOLDEN, _MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
 

@@ -296,6 +296,7 @@ NO_ROWS: Final = RowChunk(np.zeros((0, len(COLUMNS))), np.zeros((0, 0, _N_OWN)))
 
 _packed_share = Struct(f"{_N_OWN}d").pack
 
+#: The packed share of a rank that did nothing in a step.
 _NOTHING: Final = bytes(8 * _N_OWN)
 
 

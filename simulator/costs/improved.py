@@ -23,7 +23,8 @@ from simulator.costs.compile import compile_step_cost
 from simulator.costs.step_cost import StepCost
 
 #: An operator that takes more than this many times its roofline time is bound by neither arithmetic nor bytes. It is
-#: short, and the fixed cost of a kernel (launch, waves that do not fill the device) determines its time.
+#: short, and the fixed cost of a kernel (launch, waves that do not fill the device) determines its time. A judgement:
+#: kernels that are bound by arithmetic or bytes reach more than a quarter of the roofline.
 FIXED_COST_FACTOR: Final = 4.0
 
 #: The resources of a device and of its links.

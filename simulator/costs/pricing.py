@@ -26,12 +26,16 @@ EXCHANGE_SMS: Final = 20 / 132
 
 QUANTISE_BYTES: Final = 3.0  # moved for each element that is quantised: 16 bit in, 8 bit out
 
-JOULES: Final = N_CLASSES  # the channel of the joules of one accelerator
+#: The channel of the joules of one accelerator, behind the seconds of each class of operators.
+JOULES: Final = N_CLASSES
 
+#: The channel of the seconds that were measured.
 MEASURED_S: Final = N_CLASSES + 1
 
+#: The channel of the seconds that are interpolated between measured ones.
 INTERPOLATED_S: Final = N_CLASSES + 2
 
+#: Number of channels.
 N_CHANNELS: Final = N_CLASSES + 3
 
 

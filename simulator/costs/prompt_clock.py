@@ -25,7 +25,7 @@ from simulator.costs.pricing import Pricer
 from simulator.layers.operator_call import PromptClock
 from simulator.layers.step import StepCalls
 
-#: Numbers of tokens at which the clock is computed.
+#: Numbers of tokens at which the clock is computed. A judgement: the clock changes slowly with the tokens.
 NODES: Final = 24
 
 

@@ -34,18 +34,30 @@ DecodeLines = Callable[[FloatArray, FloatArray, FloatArray], list[OperatorCall]]
 
 TokenLines = Callable[[FloatArray, bool], list[OperatorCall]]
 
+# Nodes of the tables, in nearly equal ratios (`spaced`): judgements that weigh the time to build the tables against the
+# error of reading between nodes. Checked with five times as many on each axis alone: 900 random steps (decodes, prompts
+# and both; Llama 3.1 8B on one H100, gpt-oss-120b on four) change by less than 0.03 % in the median, and at most by the
+# share that each comment states.
+
+#: Nodes of the tokens of a step outside CUDA graphs: an error of at most 2.6 %.
 EAGER_NODES: Final = 200
 
+#: Nodes of the rows of logits: at most 0.2 %.
 LOGITS_NODES: Final = 48
 
+#: Nodes of the sequences that decode: at most 0.1 %.
 DECODE_NODES: Final = 36
 
+#: Nodes of the mean context of decodes: at most 0.5 %.
 CONTEXT_NODES: Final = 56
 
+#: Nodes of the tokens of a prompt chunk: at most 3.4 %.
 CHUNK_TOKEN_NODES: Final = 36
 
+#: Nodes of the context before a chunk: at most 0.9 %.
 PRIOR_NODES: Final = 14
 
+#: Nodes of the chunks of a step: at most 2.0 %.
 CHUNK_NODES: Final = (1, 2, 4, 8, 16, 64, 256, 1024)
 
 

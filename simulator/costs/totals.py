@@ -24,7 +24,8 @@ from simulator.layers.operator_call import CLASSES
 #: mean of seven (NCCL issue 1550, gpu-burn issue 114), where the catalog's idle power is 115.
 GAP_POWER_SHARE: Final = 0.03
 
-#: Assumed relative error of operator times from the uncalibrated roofline. This is a default, not a measurement.
+#: Assumed relative error of operator times from the uncalibrated roofline. This is a default, not a measurement. A
+#: judgement: about the stated errors of the families in calibration/families/uncalibrated.py.
 ROOFLINE_ERROR: Final = 0.3
 
 #: Number of rows evaluated at once, which bounds memory.

@@ -20,8 +20,10 @@ from simulator.costs.terms import Term
 from simulator.layers.operator_call import OperatorCall
 from simulator.layers.towers import TowerCalls
 
+#: Nodes of the patches of a rank. A judgement: the time is nearly proportional to them.
 PATCH_NODES: Final = 64
 
+#: Nodes of the sequences of a rank. A judgement: the time is nearly proportional to them.
 TILE_NODES: Final = 24
 
 #: Patches of the smallest image that the tables cover; more tiles of fewer patches are extrapolated.

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from simulator.endpoint.measurement import EndpointMeasurement, MeasuringPlan
     from simulator.endpoint.target import EndpointTarget
 
+#: Most requests of a level. A judgement: a limit against a typing error that costs money.
 MOST_REQUESTS: Final = 10_000
 
+#: Highest concurrency of a level. A judgement: endpoints refuse more, and the client of one process would limit it.
 MOST_CONCURRENCY: Final = 256
 
 _ENGINES: Final = "Engines to compare with; default: vllm, sglang, trtllm, llama.cpp, transformers."

@@ -51,20 +51,21 @@ WEIGHTS: Final = (None, "fp8", "int4")
 #: The compared latencies.
 COMPARED: Final = ("ttft", "tpot")
 
-#: Correlation of the errors of one metric at two concurrencies.
+#: Correlation of the errors of one metric at two concurrencies. A judgement: a model that is wrong at one load is
+#: mostly wrong in the same way at another, but not entirely.
 CORRELATION: Final = 0.8
 
 #: Candidates that are further from the measurement without load than this, in standard deviations, are not simulated
 #: under load: their likelihood is below 1e-7 of that of a candidate that agrees.
 FAR_DEVIATIONS: Final = 6.0
 
-#: Below this probability of so large a deviation, no candidate agrees with the measurement.
+#: Below this probability of so large a deviation, no candidate agrees with the measurement. A judgement: the usual 1 %.
 DISAGREES: Final = 0.01
 
 #: Candidates between two lines of progress.
 _PROGRESS: Final = 500
 
-#: The least relative standard error of a measured mean.
+#: The least relative standard error of a measured mean. A judgement: few equal requests would otherwise seem exact.
 _LEAST_NOISE: Final = 0.01
 
 

@@ -19,16 +19,18 @@ from catalogs.io.pinned_connection import ReplyLimits
 from catalogs.workloads.workload import Workload
 from simulator.endpoint.target import EndpointTarget
 
-#: Lengths of the requests of a measurement without a workload: every prompt length with every output length, so that
-#: the times of an input token and of an output token can be separated.
+#: Prompt lengths of the requests of a measurement without a workload. Every prompt length is sent with every output
+#: length, so that the times of an input token and of an output token can be separated.
 INPUT_TOKENS: Final = (16, 64, 128, 256, 512)
 
+#: Output lengths of the same requests.
 OUTPUT_TOKENS: Final = (8, 32, 64)
 
-#: The least requests of a level, in multiples of its concurrency, so that most of them run with all others.
+#: The least requests of a level, in multiples of its concurrency, so that most of them run with all others. A
+#: judgement.
 LEAST_ROUNDS: Final = 3
 
-#: So many failures without a success between them end the measurement of a level.
+#: So many failures without a success between them end the measurement of a level. A judgement: so many are no chance.
 FAILURES_IN_A_ROW: Final = 5
 
 WARM_UP: Final = PromptToSend("1 time year people", 4)

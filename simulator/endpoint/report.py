@@ -13,11 +13,13 @@ from simulator.endpoint.identification import DISAGREES, Identification
 from simulator.endpoint.measurement import EndpointMeasurement, MeasuredLevel, records
 from simulator.endpoint.target import without_key
 
+#: Version of the form of a measurement of an endpoint.
 SCHEMA_VERSION: Final = 1
 
-#: Candidates in the document, and hardware on the screen.
+#: Most candidates in the document.
 _SHOWN_CANDIDATES: Final = 50
 
+#: Most hardware on the screen.
 _SHOWN_HARDWARE: Final = 8
 
 #: Longest text of an answer in the document and on the screen, in characters.

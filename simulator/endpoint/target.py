@@ -17,9 +17,10 @@ from catalogs.errors import InputError, nearest_name
 from catalogs.io.http import ReplyError, ServerUrl, get_json, plain_text
 from catalogs.io.pinned_connection import PinnedServer
 
-#: Connections that are timed for the round trip of the network; the fastest counts.
+#: Connections that are timed for the round trip of the network; the fastest counts. A judgement.
 _ROUND_TRIPS: Final = 5
 
+#: Longest name of a model in characters; a longer one is no name.
 _LONGEST_NAME: Final = 256
 
 #: Shorter keys are too common as parts of words to be removed from texts.

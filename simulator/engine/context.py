@@ -60,11 +60,14 @@ class ReplicaHandle(ReplicaState, Protocol):
 class SharedLinks(Protocol):
     """The links that the collectives of steps share with transfers (simulator/cluster/shared_links.py)."""
 
-    def meets(self, replica: int) -> bool:
+    def is_delayed_or_shared(self, replica: int) -> bool:
         """Return whether transfers use the links of a replica, or have delayed it since its last step began."""
 
     def delay_s(self, replica: int, batch: Batch, step_s: float) -> float:
-        """Return the seconds by which transfers delay a replica that `meets`, when a step of step_s seconds begins."""
+        """Return the seconds by which transfers delay a replica when a step of step_s seconds begins.
+
+        The replica is one that `is_delayed_or_shared`.
+        """
 
     def idle(self, replica: int) -> None:
         """Note that a replica runs no step from now on."""

@@ -72,6 +72,12 @@ class FastPath:
         # As TokenStream: when the last tokens have left, and when the loops of the API server are free, in seconds.
         self._left_s = self._free_s = self._late_s = 0.0
 
+    # Each turn of the loop of `serve` takes the next event, which is one of these:
+    # 1. A request arrives: it is rejected or added, and may cut the equal steps that run short.
+    # 2. No request and no step is left: the loop ends.
+    # 3. The steps on the device end: their tokens are streamed and logged, and finished requests leave.
+    # After 3, or when an idle engine wakes, the batch that was scheduled ahead starts, and the next one is scheduled
+    # (the general loop continues where that is impossible). The batch runs for as many steps as nothing changes in.
     def serve(self, order: list[int], times_s: list[float]) -> int:
         """Serve requests until all are answered or the general loop has to continue; return how many have arrived.
 

@@ -19,6 +19,7 @@ from simulator.schedulers.base import Scheduler
 from simulator.schedulers.registry import make_scheduler
 
 #: How often a prompt may be computed before its next token; a request that is preempted repeatedly recomputes it often.
+#: A judgement: only a run without progress exceeds it.
 MOST_RECOMPUTED: Final = 8
 
 

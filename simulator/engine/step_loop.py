@@ -227,7 +227,7 @@ class StepLoop:
             if batch.passes > 1:  # a further pass costs the same at every context
                 first_s = self.timer.cycle_s(batch)
         # While transfers use its links, what they delay is known step by step.
-        delayed = self._shared_links is not None and self._shared_links.meets(self._replica.index)
+        delayed = self._shared_links is not None and self._shared_links.is_delayed_or_shared(self._replica.index)
         if moves is not None and moves.blocks:
             slope_s = 0.0
         elif (

@@ -59,33 +59,35 @@ PROTOCOLS: Final = (
 #: Links whose switch connects all ranks at full rate and can add (NVLink 4 and later).
 SWITCHES: Final = ("nvlink4", "nvlink5")
 
-#: Reduction inside the NVLink switch (NVLS): its latency in NCCL's model, and the share of the link rate on Hopper.
+#: Latency of a reduction inside the NVLink switch (NVLS) in NCCL's model, microseconds.
 SWITCH_US: Final = 25.0
 
+#: Share of the link rate of a reduction inside the NVLink switch: NCCL's nvlsEfficiency for Hopper.
 SWITCH_RATE: Final = 0.85
 
 #: Achieved share of a network card's nominal rate: DeepEP's normal kernels over 4 and 8 nodes move 43.5 and 44.6 GB/s
-#: to other nodes through 50 GB/s cards (docs/legacy.md: 58 and 51 GB/s with the local share).
+#: to other nodes through 50 GB/s cards (DeepEP's docs/legacy.md: 58 and 51 GB/s with the local share).
 NETWORK_RATE: Final = 0.88
 
-#: Shares of a network card's and of an NVLink's nominal rate that an exchange reaches, from DeepEP's tables:
-#: low-latency kernels (which fill the card; 160 of an H800's 200 GB/s), and normal ones (153 GB/s in a node includes
-#: each rank's own tokens, which cross no link, so 134 of 200; 71 % on B200).
+#: Shares of a network card's and of an NVLink's nominal rate that the low-latency kernels of an exchange reach, from
+#: DeepEP's tables: they fill the card, and move 160 of an H800's 200 GB/s.
 LOW_LATENCY_RATES: Final = (1.0, 0.8)
 
+#: The same shares of the normal kernels: 153 GB/s in a node includes each rank's own tokens, which cross no link, so
+#: 134 of 200; 71 % on B200.
 NORMAL_RATES: Final = (NETWORK_RATE, 0.67)
 
-#: Fixed time of a DeepEP low-latency dispatch or combine: with it the model reproduces the twelve published latencies
-#: (8 to 256 ranks, 77 to 369 us) within 14 %, the median within 5 %.
+#: Fixed time of a DeepEP low-latency dispatch or combine, microseconds: with it the model reproduces the twelve
+#: published latencies (8 to 256 ranks, 77 to 369 us) within 14 %, the median within 5 %.
 EXCHANGE_US: Final = 42.0
 
 #: Most tokens of one rank in a low-latency kernel (vLLM: VLLM_MOE_DP_CHUNK_SIZE; DeepEP advises below 256).
 PIECE_TOKENS: Final = 256
 
-#: First byte of a message between nodes over RDMA, and between two accelerators of a node, seconds: one network hop of
-#: the Simple protocol, and a kernel launch with a flag (an estimate).
+#: First byte of a message between nodes over RDMA, seconds: one network hop of the Simple protocol in `PROTOCOLS`.
 NETWORK_LATENCY_S: Final = 14e-6
 
+#: First byte of a message between two accelerators of a node, seconds. A judgement: a kernel launch with a flag.
 NODE_LATENCY_S: Final = 5e-6
 
 

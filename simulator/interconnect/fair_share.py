@@ -359,7 +359,8 @@ def check_shares(streams: Collection[TransferStream], slower: Mapping[Hashable, 
     require(len(held) == len(streams), "a transfer is slower than its links permit")
 
 
-#: Number of most recent uses of a link that are always remembered; the link counts as busy before them.
+#: Number of most recent uses of a link that are always remembered; the link counts as busy before them. A judgement of
+#: memory.
 REMEMBERED: Final = 2048
 
 

@@ -19,7 +19,7 @@ from simulator.jobs.batch_log import BatchLog
 from simulator.jobs.compiled import CompiledJobs
 from simulator.jobs.run import JobRun
 
-#: Completed jobs below which the p99 is close to the maximum.
+#: Completed jobs below which the p99 is close to the maximum. With 100, one job lies beyond it.
 FEW: Final = 100
 
 

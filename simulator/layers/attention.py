@@ -44,18 +44,23 @@ from simulator.layers.operator_call import (
 )
 from simulator.layers.shard import Shard
 
-#: Kernel launches of a gated delta rule's scan, of an MLA block, and of its quantised products (see `step_launches`).
+#: Kernel launches of a gated delta rule's scan, counted in SGLang's sources (see `step_launches`).
 SCAN_KERNELS: Final = 18
 
-SCAN_COPIES: Final = 3  # of the queries, keys and values of decodes, whose rows the convolution leaves side by side
+#: Copies of the queries, keys and values of decodes, whose rows the convolution leaves side by side.
+SCAN_COPIES: Final = 3
 
+#: Kernel launches of an MLA block (see `step_launches`).
 MLA_KERNELS: Final = 12
 
-GATE_KERNELS: Final = 4  # of an output gate: copies of the queries and of the gate, the sigmoid and the product
-
-NORM_SQUARES_BYTES: Final = 8  # of a token: one sum of squares in fp32 for its queries and one for its keys
-
+#: Further kernel launches of an MLA block whose products are quantised: one for the input of each of the five.
 MLA_QUANTISE_KERNELS: Final = 5
+
+#: Kernel launches of an output gate: copies of the queries and of the gate, the sigmoid and the product.
+GATE_KERNELS: Final = 4
+
+#: Bytes of a token: one sum of squares in fp32 for its queries and one for its keys.
+NORM_SQUARES_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,8 @@ from simulator.layers.cache_exchange import gather_calls, merge_calls
 from simulator.layers.mixer import JoinsDecodes, ShardedMixer, clip
 from simulator.layers.operator_call import Calls, OperatorCall, elementwise_call, gemm_call
 
-LEAST_HEADS: Final = 64  # of the kernels of compressed attention
+#: Fewest heads that the kernels of compressed attention compute.
+LEAST_HEADS: Final = 64
 
 SCORE_BYTES: Final = 4  # of a number of an entry before it is formed: weights and sums are in fp32
 

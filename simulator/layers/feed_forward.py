@@ -27,21 +27,24 @@ from simulator.layers.operator_call import (
 )
 from simulator.layers.shard import Shard
 
-#: Marlin's kernels of MXFP4 experts compute multiples of these rows and columns, so vLLM pads the hidden size and the
-#: intermediate size on a rank up to them (quantization/mxfp4.py, Mxfp4MoEMethod.create_weights).
+#: Multiple of the hidden size that Marlin's kernels of MXFP4 experts compute, up to which vLLM pads it
+#: (quantization/mxfp4.py, Mxfp4MoEMethod.create_weights).
 MARLIN_HIDDEN: Final = 256
 
+#: Multiple of the intermediate size on a rank, in the same way.
 MARLIN_INTERMEDIATE: Final = 128
 
 #: Bytes of a value that TensorRT-LLM gathers for experts of these data types: NVFP4 has an 8-bit scale for 16 values.
 GATHERED_BYTES: Final = {"fp4": 0.5 + 1 / 16, "fp8": 1.0}
 
-#: Kernel launches of routed experts, and additional ones where their products are quantised (see `step_launches`).
+#: Kernel launches of routed experts (see `step_launches`).
 EXPERT_KERNELS: Final = 6
 
+#: Further kernel launches of routed experts whose products are quantised: one for the input of each of the two.
 EXPERT_QUANTISE_KERNELS: Final = 2
 
-SCALE_KERNELS: Final = 2  # of the gate of a shared expert: the sigmoid and the product with its output
+#: Kernel launches of the gate of a shared expert: the sigmoid and the product with its output.
+SCALE_KERNELS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)

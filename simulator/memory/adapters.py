@@ -25,9 +25,11 @@ from simulator.layers.attention import ShardedAttention
 from simulator.layers.feed_forward import ShardedMlp
 from simulator.layers.shard import Shard
 
-#: Share of the matrix rate that such thin products reach. This is a default, not a measurement; bytes bound them.
+#: Share of the matrix rate that such thin products reach. A judgement, not a measurement: bytes bound them at most
+#: sizes.
 THIN_PRODUCT_SHARE: Final = 0.5
 
+#: Nodes of the tokens of a step. A judgement: the time is nearly a constant plus a part in proportion to them.
 TOKEN_NODES: Final = 32
 
 ROW_BYTES: Final = 8192.0  # row size with which streaming kernels were measured

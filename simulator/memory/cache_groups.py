@@ -31,7 +31,7 @@ from simulator.memory.plan import MemoryPlan, sequence_bytes
 #: Kinds of layers whose numbers differ by less than this factor use the larger number as group size (vLLM).
 ALIKE: Final = 1.5
 
-#: Number of lengths that represent a workload.
+#: Number of lengths that represent a workload. A judgement: quantiles at every 0.4 %.
 REPRESENTATIVES: Final = 256
 
 

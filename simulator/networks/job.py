@@ -286,7 +286,7 @@ def _at_clock(stage: SizedStage, pricing: Pricing, links: Interconnect) -> Stage
 
 
 def _total_s(device_s: float, host_s: float, communication_s: float, serial: bool) -> float:
-    """Return the seconds of a run from its parts; `serial`: the host and the kernels work one after the other."""
+    """Return the seconds of a run from its parts; with `serial`, the kernels wait for the host."""
     return (device_s + host_s if serial else max(device_s, host_s)) + communication_s
 
 

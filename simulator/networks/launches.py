@@ -32,6 +32,7 @@ COMPUTING: Final = frozenset({"gemm", "attention", "convolution"})
 #: casts are free.
 AUTOCAST_TRAFFIC: Final = (2 + 4 + 4 + 4 + 4 + 2) / (2 + 2)
 
+#: Kernels of such a norm or softmax: the cast to fp32, the norm itself, and the cast for the product that follows.
 AUTOCAST_KERNELS: Final = 3
 
 #: Kernels of a product or convolution under autocast in eager mode: itself, and the casts of its weight and its bias

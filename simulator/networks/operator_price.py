@@ -34,24 +34,30 @@ from simulator.networks.factors import EngineFactors, load_factors
 from simulator.networks.launches import KernelLaunch
 from simulator.networks.measured import measured_cost
 
-#: Smallest extents of a tile of the matrix units; narrower products fill a part of it.
+#: Smallest columns of a tile of the matrix units; narrower products fill a part of it. A judgement: the narrowest tile
+#: of usual kernels.
 TILE_COLUMNS: Final = 64
 
+#: Smallest depth of such a tile; shallower products fill a part of it. A judgement, as for `TILE_COLUMNS`.
 TILE_DEPTH: Final = 32
 
-#: Output channels of the widest tiles, of which each reads the pixels again.
+#: Output channels of the widest tiles, of which each reads the pixels again. A judgement: the widest tile of usual
+#: kernels.
 TILE_CHANNELS: Final = 256
 
-#: Bytes of a stream that show the bandwidth of the last-level cache, where they fit into it.
+#: Bytes of a stream that show the bandwidth of the last-level cache, where they fit into it. A judgement: large beside
+#: a launch.
 CACHED_STREAMS: Final = (4e6, 8e6, 16e6, 32e6)
 
 #: Number format of the vector units; products in it run there, and those in tf32 on the matrix units.
 VECTOR_DTYPE: Final = "fp32"
 
-#: Share of the tf32 or fp32 peak that attention reaches without a 16-bit kernel, and of memory bandwidth that images
-#: reach. As calibration/families/uncalibrated.py states for attention and streams.
+#: Share of the tf32 or fp32 peak that attention reaches without a 16-bit kernel. A judgement: the efficiency of
+#: `prefill_attention` in calibration/families/uncalibrated.py, a median of 16-bit kernels; no table has others.
 WIDE_ATTENTION_SHARE: Final = 0.35
 
+#: Share of memory bandwidth that images and weights reach: the efficiency of `streaming` in
+#: calibration/families/uncalibrated.py.
 IMAGE_SHARE: Final = 0.80
 
 #: Backends that read a mask tensor; engines give the others the lengths of sequences instead.
@@ -60,9 +66,10 @@ TAKES_MASKS: Final = (None, "sdpa", "efficient", "tensorrt")
 #: The attention kernels that TensorRT takes by itself.
 TENSORRT_ATTENTION: Final = "tensorrt"
 
-#: Table of products by precision; tf32 is half of bf16 on all boards that have it.
+#: Table of products by precision.
 GEMM_DTYPE: Final = {"fp32": "fp32", "tf32": "bf16", "bf16": "bf16", "fp16": "bf16", "fp8": "fp8", "int8": "int8"}
 
+#: Factor of the times in tf32 over those in bf16: its peak is half of that of bf16 on all boards that have it.
 TF32_SLOWDOWN: Final = 2.0
 
 

@@ -26,10 +26,11 @@ STEPS: Final = "steps"
 #: The size that is 2 where a job runs its denoiser with and without its prompt.
 GUIDANCE: Final = "guidance"
 
-#: Memory of a process outside torch's allocator on an accelerator that is alone, and on one of several (communicators):
-#: llm-d's capacity rule for cards of 80 GB, as the profile of vLLM has it (catalogs/data/engines/vllm.yaml).
+#: Memory of a process outside torch's allocator on an accelerator that is alone: llm-d's capacity rule for cards of 80
+#: GB, as the profile of vLLM has it (non_torch_gib_single in catalogs/data/engines/vllm.yaml).
 CONTEXT_BYTES: Final = 0.15 * 2**30
 
+#: The same on one of several accelerators, with communicators (non_torch_gib_parallel of that profile).
 CONTEXT_BYTES_PARALLEL: Final = 0.6 * 2**30
 
 

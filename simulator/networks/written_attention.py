@@ -30,6 +30,7 @@ TORCH_CHOOSES: Final = (None, "sdpa")
 #: The format of scores in `math`, where inputs have 16 bits.
 ACCUMULATED: Final = "fp32"
 
+#: Bytes of a value in `ACCUMULATED`.
 ACCUMULATED_BYTES: Final = 4
 
 

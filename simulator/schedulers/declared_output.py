@@ -19,12 +19,13 @@ def clipped(left: int) -> int:
     return 0 if left <= 0 else left if left < CLIP_TOKENS else CLIP_TOKENS
 
 
-# Default environment variables of SGLang (the same file): SGLANG_INIT_NEW_TOKEN_RATIO,
-# SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR, SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS.
+#: Ratio of the declared tokens that count at the start: SGLANG_INIT_NEW_TOKEN_RATIO of the same file.
 INIT_RATIO: Final = 0.7
 
+#: Least ratio: that at the start times SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR.
 MIN_RATIO: Final = 0.7 * 0.14
 
+#: Decrease of the ratio in a step: it is least after SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS.
 DECAY: Final = (INIT_RATIO - MIN_RATIO) / 600
 
 

@@ -15,6 +15,7 @@ WAITING_WEIGHT: Final = 4
 #: Weight in later versions, per waiting request and fraction of the cache in use beyond PRESSURE_FROM.
 PRESSURE_WEIGHT: Final = 6.0
 
+#: The low 64 bits, in which hashes wrap.
 _BITS: Final = (1 << 64) - 1
 
 

@@ -33,6 +33,7 @@ from simulator.schedulers.rules import EngineRules
 
 SAFETY_MARGIN: Final = 0.15  # FIFOScheduler.__init__
 
+#: More requests than ever run.
 ENDLESS: Final = 1 << 60
 
 

@@ -27,8 +27,10 @@ from simulator.schedulers.llama_cpp import count_passes
 if TYPE_CHECKING:
     import pandas as pd
 
+#: Longest name of a model in characters; a longer one is no name.
 _LONGEST_NAME: Final = 256
 
+#: Longest version of an engine that is read, in characters.
 _LONGEST_VERSION: Final = 80
 
 #: Reads the steps of an engine from its log, in the columns of an iteration log; None if the log holds none.

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+#: Host times of an engine whose host takes no time.
 NO_HOST: Final = HostTimes(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 SHORTEST_S: Final = 1e-9  # least seconds of a step, because no table holds zero
@@ -41,8 +42,10 @@ SHORTEST_S: Final = 1e-9  # least seconds of a step, because no table holds zero
 #: Context of a decode in a step with prefill of a probe; only bursts contain such steps.
 BURST_CONTEXT_TOKENS: Final = BURST_INPUT_TOKENS + OUTPUT_TOKENS / 2
 
-FEWEST: Final = 5  # least cycles for a node of a table
+#: Least cycles for a node of a table. A judgement: their median then stands one disturbed cycle or two.
+FEWEST: Final = 5
 
+#: Tokens of a step at which its time is fitted, besides the fewest and the most that a probe has.
 TOKEN_NODES: Final = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 

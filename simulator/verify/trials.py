@@ -13,11 +13,16 @@ from simulator.cluster.run import Run
 
 Simulate = Callable[[RequestSet], Run]
 
-SHARES: Final = (0.25, 0.5, 0.7)  # rates of the trials, as shares of the throughput of a full batch
+#: Rates of the trials, as shares of the throughput of a full batch. A judgement: a light, a usual and a high load, all
+#: below overload.
+SHARES: Final = (0.25, 0.5, 0.7)
 
-CLOSED_LOOP_SHARE: Final = 0.25  # clients of the closed loop, as a share of the engine's seats
+#: Clients of the closed loop, as a share of the engine's seats. A judgement: a batch that is neither a single request
+#: nor full.
+CLOSED_LOOP_SHARE: Final = 0.25
 
-FEWEST_TURNS: Final = 4  # least requests of each client of the closed loop
+#: Least requests of each client of the closed loop. A judgement: the first turns start together.
+FEWEST_TURNS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)

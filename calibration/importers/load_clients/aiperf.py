@@ -29,6 +29,7 @@ _LATENCIES: Final = {
 
 _STATS: Final = {"avg": "mean", "std": DEVIATION, **{p: p for p in ("p50", "p90", "p95", "p99")}}
 
+#: Seconds of each unit in AIPerf's files.
 _SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
 
 

@@ -17,13 +17,17 @@ import numpy as np
 from calibration.accuracy.measured_run import UNSTATED, FailedRequest, MeasuredRun, OfferedLoad
 from catalogs.errors import InputError
 
-SLACK: Final = 1.05  # clients stamp tokens, requests and the run with different calls
+#: Factor by which times of one request may contradict each other. A judgement: clients stamp tokens, requests and the
+#: run with different calls.
+SLACK: Final = 1.05
 
+#: Seconds by which they may do so in addition. A judgement: for short requests.
 SLACK_S: Final = 0.01
 
 LONGEST_S: Final = 1e9  # 30 years: too long for a load test, typical of a run in nanoseconds
 
-MOST_TOKENS: Final = 1e9  # of a prompt or an answer
+#: Most tokens of a prompt or an answer; more are a fault of the file.
+MOST_TOKENS: Final = 1e9
 
 NAN: Final = float("nan")
 

@@ -40,6 +40,7 @@ NAME: Final = "Nsight Systems"
 
 MAGIC: Final = b"SQLite format 3\0"
 
+#: Seconds of a nanosecond.
 _NS: Final = 1e-9
 
 #: Numbers of cudaMemcpyKind in CUPTI (CUpti_ActivityMemcpyKind).

@@ -21,6 +21,7 @@ _REPORTS: Final = {
     ".ncu-rep": "ncu --import FILE --csv --page raw",
 }
 
+#: First bytes of a file, by which its format is recognised.
 _START_BYTES: Final = 2**20
 
 

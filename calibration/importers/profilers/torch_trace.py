@@ -35,6 +35,7 @@ from catalogs.io.json_files import load_json
 
 NAME: Final = "torch profiler"
 
+#: Seconds of a microsecond.
 _US: Final = 1e-6
 
 #: Times above this are microseconds since 1970, not since a base time.

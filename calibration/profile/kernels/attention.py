@@ -26,6 +26,7 @@ from calibration.profile.machine.device import ProfiledDevice
 from calibration.profile.machine.timing import Call, Work
 from calibration.profile.session.shape import Shape
 
+#: Tokens of a chunk of linear attention: that of the kernels of flash-linear-attention.
 CHUNK: Final = 64
 
 

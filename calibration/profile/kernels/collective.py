@@ -26,10 +26,12 @@ CPU_KINDS: Final = ("all_reduce", "all_gather")  # gloo has no reduce-scatter.
 
 SIZES: Final = {"cpu": tuple(4**i * 1024 for i in range(7)), "cuda": tuple(4**i * 1024 for i in range(10))}
 
+#: Longest time of all collectives, seconds. A judgement: child processes that hang end with it.
 LIMIT_S: Final = 120.0
 
 LEAST_BUDGET_S: Final = 60.0  # with a smaller budget, starting the child processes would take too large a share of it
 
+#: Ranks of collectives on a CPU.
 CPU_RANKS: Final = 2
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from calibration.profile.machine.timing import Call, event_s
 
+#: Most repeats of one size.
 REPEATS: Final = 40
 
 MOST_S: Final = 1.0  # time limit of the repeats of one size

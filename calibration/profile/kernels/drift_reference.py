@@ -16,6 +16,8 @@ from catalogs.ui.words import percent
 
 EVERY: Final = 40  # rows between two measurements of the reference
 
+#: Sizes (m, n, k) of the reference product by kind of device. A judgement: so large that its launch does not decide its
+#: time, and short.
 SIZES: Final = {"cpu": (64, 2048, 2048), "cuda": (256, 8192, 8192)}
 
 NOTABLE: Final = 0.10  # relative spread above which a bundle carries a notice

@@ -21,6 +21,7 @@ ACT: Final = float(ACTIVATION_BYTES)
 
 ROUTING_BYTES: Final = 6.0  # per expert: 16-bit logits, fp32 scores
 
+#: Experts that each token chooses in the measured kernel. A judgement: a usual number.
 TOP_K: Final = 8
 
 #: Rows of the tables that are read or written at a few rows: tokens of the key-value cache, and embeddings.

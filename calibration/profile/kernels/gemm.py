@@ -19,6 +19,7 @@ from calibration.profile.session.shape import Shape
 
 INT8_ROWS: Final = 16  # torch._int_mm on CUDA requires more rows than this.
 
+#: Factor by which random inputs and weights are scaled before they are rounded to int8.
 INT8_SCALE: Final = 256.0
 
 

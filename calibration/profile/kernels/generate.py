@@ -18,8 +18,11 @@ from calibration.profile.session.shape import Shape
 #: Start of the kind of these shapes; the class of the model follows.
 GENERATE: Final = "generate "
 
+#: Layers of the two models of which the time of a step is measured: a line through both has a part for each layer and a
+#: constant one.
 DEPTHS: Final = (2, 6)
 
+#: Tokens of one generation, over which its time is divided.
 STEPS: Final = 16
 
 #: Sizes of the small model, by the names that configurations of transformers have for them.

@@ -24,8 +24,10 @@ from calibration.profile.machine.timing import Call, Work
 from calibration.profile.session.shape import CHECKS, Shape
 from catalogs.units import GIB, KIB, MIB
 
+#: Tokens of the texts that are tokenised and detokenised.
 TOKENS: Final = (32, 512)
 
+#: Words of the vocabulary of the tokeniser. A judgement: small, so that training it takes little time.
 VOCABULARY: Final = 2048
 
 WORDS: Final = 4000  # words of the text on which the vocabulary is trained
@@ -37,13 +39,16 @@ PAGES: Final = ("4 KB", "2 MB transparent", "2 MB reserved", "1 GB reserved")
 #: Directions of copies.
 TO_DEVICE, TO_HOST, ON_HOST = "host to device", "device to host", "host to host"
 
-#: Flags of Linux's mmap(2) and madvise(2), of which Python defines only some.
+#: Flag of Linux's mmap(2) for huge pages, which Python does not define.
 MAP_HUGETLB: Final = 0x40000
 
+#: Bits by which the logarithm of the page size is shifted in these flags (MAP_HUGE_SHIFT).
 HUGE_SHIFT: Final = 26
 
+#: Advice of Linux's madvise(2) to use huge pages, which not every Python defines.
 MADV_HUGEPAGE: Final = 14
 
+#: Advice of Linux's madvise(2) to use none.
 MADV_NOHUGEPAGE: Final = 15
 
 

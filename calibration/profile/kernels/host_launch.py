@@ -14,13 +14,17 @@ from calibration.profile.machine.device import ProfiledDevice
 from calibration.profile.machine.timing import Work
 from calibration.profile.session.shape import Shape
 
+#: Width of the block. A judgement: so small that its kernels take no time.
 WIDTH: Final = 64
 
+#: Heads of its attention.
 HEADS: Final = 4
 
+#: Blocks of one run, over whose kernels its time is divided.
 BLOCKS: Final = 8
 
-KERNELS: Final = 11  # of one block: 2 norms, 5 products, attention, activation, 2 sums
+#: Kernels of one block: 2 norms, 5 products, attention, activation, 2 sums.
+KERNELS: Final = 11
 
 
 def shapes() -> list[Shape]:

@@ -18,8 +18,12 @@ from calibration.profile.machine.allocator import return_free_memory
 from calibration.profile.machine.device import ProfiledDevice
 from calibration.profile.machine.timing import Call
 
-CACHE_MULTIPLE: Final = 2.0  # size of all input sets together, in multiples of the last-level cache
+#: Size of all input sets together, in multiples of the last-level cache. A judgement: no set is then in the cache when
+#: its turn comes.
+CACHE_MULTIPLE: Final = 2.0
 
+#: Most input sets of one shape. A judgement: small shapes would otherwise take thousands of tensors to exceed the
+#: cache.
 MOST_COPIES: Final = 512
 
 BLOCK: Final = 1 << 22  # random values that are drawn; the pool repeats them
@@ -29,7 +33,8 @@ POOL_MULTIPLE: Final = 2
 
 ALIGNED: Final = 64  # values between possible starts of inputs, so that inputs start at a cache line
 
-FREE_SHARE: Final = 0.5  # share of the free memory that one shape may take
+#: Share of the free memory that one shape may take. A judgement.
+FREE_SHARE: Final = 0.5
 
 
 class DoesNotFit(Exception):

@@ -11,12 +11,14 @@ from calibration.profile.machine.timing import Work
 from calibration.profile.session.shape import CHECKS, Shape
 from catalogs.units import GIB, KIB, MIB
 
+#: Bytes of the stream that measures memory bandwidth: more than usual last-level caches.
 STREAM_BYTES: Final = {"cpu": 256 * MIB, "cuda": 1 * GIB}
 
 SQUARE: Final = {"cpu": 1536, "cuda": 8192}  # side of the square matrices that measure the arithmetic peak
 
 COPY_BYTES: Final = (4 * KIB, 64 * KIB, MIB, 16 * MIB, 256 * MIB)
 
+#: Trivial kernels of one run, over which the time of a launch is divided.
 LAUNCHES: Final = 100
 
 PEER: Final = "first device to second"

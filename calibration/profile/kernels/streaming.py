@@ -29,9 +29,11 @@ COPIED_ROW: Final = 64  # elements that a copy keeps together: a head, or the ch
 
 ROW: Final = 768  # elements of a row where the shape does not state one
 
-GROUPS: Final = 32  # of a group norm
+#: Groups of a group norm.
+GROUPS: Final = 32
 
-TABLE_ROWS: Final = 16384  # of a table of embeddings
+#: Rows of a table of embeddings.
+TABLE_ROWS: Final = 16384
 
 #: Functions of one tensor with further arguments.
 ARGUMENTS: Final[Mapping[str, tuple[Any, ...]]] = {

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-#: Share of the processors' time used by other processes above which a row counts as contended.
+#: Share of the processors' time used by other processes above which a row counts as contended. A judgement: a
+#: measurement may be late by as much.
 CONTENDED: Final = 0.05
 
-#: Cores used by other processes above which a measurement of an engine counts as contended.
+#: Cores used by other processes above which a measurement of an engine counts as contended. A judgement: an engine has
+#: idle cores beside its own.
 CONTENDED_CORES: Final = 0.2
 
 #: Clock ticks of /proc/stat (10 ms each) below which a share cannot be resolved.

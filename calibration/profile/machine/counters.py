@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+#: Number of the system call perf_event_open on Linux, by architecture.
 SYSCALL: Final = {"x86_64": 298, "aarch64": 241}
 
 HARDWARE: Final = 0  # PERF_TYPE_HARDWARE

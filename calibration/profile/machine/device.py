@@ -19,12 +19,15 @@ CPU_DTYPES: Final = ("bf16", "fp32")
 
 TORCH_DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8": "float8_e4m3fn", "int8": "int8"}
 
+#: Least compute capability of devices with tensor cores for int8 (Turing).
 INT8_CAPABILITY: Final = (7, 5)
 
 INT8_FLAGS: Final = ("avx512_vnni", "avx_vnni")  # CPUs with one of these multiply int8 faster than bf16
 
+#: Least compute capability of devices with tensor cores for FP8 (Ada).
 FP8_CAPABILITY: Final = (8, 9)
 
+#: Least compute capability of devices with tensor cores for bf16 (Ampere).
 BF16_CAPABILITY: Final = (8, 0)
 
 

@@ -20,6 +20,7 @@ from calibration.profile.machine.timing import Timing
 
 RAPL: Final = Path("/sys/class/powercap")
 
+#: Time between two readings of a sensor, seconds: the sensors advance every 20 to 100 ms.
 POLL_S: Final = 0.05
 
 WINDOW_S: Final = 0.25  # the counters advance every 20 to 100 ms, so shorter windows would measure the counter

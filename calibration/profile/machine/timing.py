@@ -15,11 +15,13 @@ import numpy as np
 
 from calibration.profile.machine.device import ProfiledDevice
 
-NARROW: Final = 0.02  # target half-width of the median's 95 % interval, relative to the median
+#: Target half-width of the median's 95 % interval, relative to the median. A judgement: far below the error of a model.
+NARROW: Final = 0.02
 
 FEWEST: Final = 5  # samples taken at least, where the time limit allows them
 
-MOST_SAMPLES: Final = 300  # samples taken at most
+#: Samples taken at most. A judgement of cost.
+MOST_SAMPLES: Final = 300
 
 SAMPLE_S: Final = 100e-6  # shorter calls are timed several at a time
 
@@ -27,7 +29,9 @@ REPLAY_S: Final = 1e-3  # device time between two events, which resolve half a m
 
 MOST_IN_GRAPH: Final = 1000  # calls in one CUDA graph at most
 
-OUTLIER_MADS: Final = 5.0  # distance of an outlier from the median, in scaled median absolute deviations
+#: Distance of an outlier from the median, in scaled median absolute deviations. A judgement: normal noise gets there in
+#: one sample of a million.
+OUTLIER_MADS: Final = 5.0
 
 WARM_SHARE: Final = 0.2  # share of the time limit that the warm-up may take
 

@@ -20,6 +20,7 @@ from catalogs.units import GIB, MIB
 
 MANIFEST_NAME: Final = "manifest.json"
 
+#: Version of the form of the manifest.
 SCHEMA_VERSION: Final = 1
 
 LIBRARIES: Final = ("torch", "numpy", "pandas", "pyarrow", "nvidia-ml-py", "psutil", "triton", "llm-capacity-planner")

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-#: Contended rows are left out of a family's fit where at least this share of its rows is clean.
+#: Contended rows are left out of a family's fit where at least this share of its rows is clean. A judgement: the fit
+#: loses little then.
 CLEAN_SHARE: Final = 0.7
 
 LIST_COLUMNS: Final = ("samples_us", "outliers", "preempted")  # columns that are kept in rows.jsonl only

@@ -16,12 +16,15 @@ from calibration.profile.session.shape import CHECKS, FIT, HELD_OUT, Shape
 from calibration.profile.shapes.size_limits import SizeLimits
 from calibration.profile.shapes.sizes import Heads, Sizes, between, pick, spread, with_held_out
 
-CHUNKS: Final = (16, 64, 256, 1024)  # new tokens of a chunk that follows context
+#: New tokens of a chunk that follows context.
+CHUNKS: Final = (16, 64, 256, 1024)
 
+#: Context tokens before such a chunk.
 CHUNK_CONTEXTS: Final = (256, 1024, 4096, 16384)
 
 FEW: Final = 3  # step over the numbers of sequences on the coarse grid
 
+#: Window of the measured attention with a window, in tokens. A judgement: a usual size.
 WINDOW_TOKENS: Final = 512
 
 COMMON: Final = (1, 4, 8)  # group sizes that are measured on the whole grid, and in prefill

@@ -40,6 +40,7 @@ LAUNCH_S: Final = 5e-6
 #: (width, depth) of linear layers: from small encoders to large ones, square, wider and narrower.
 PRODUCTS: Final = ((256, 256), (768, 768), (3072, 768), (768, 3072), (1280, 5120), (2048, 2048))
 
+#: Rows of products: one, tokens of images (197 for 14 x 14 patches), and large batches.
 ROWS: Final = (1, 64, 197, 1024, 4096)
 
 #: Window, stride, and whether each channel is convolved alone.
@@ -51,8 +52,10 @@ MAPS: Final = ((112, 32), (56, 64), (28, 128), (14, 256), (7, 512))
 #: (queries, keys) of attention without a mask: squares, text as keys, and pooled queries.
 LENGTHS: Final = ((49, 49), (197, 197), (256, 256), (1024, 1024), (4096, 4096), (1024, 77), (4096, 512), (16, 64))
 
+#: Head dimensions of attention.
 HEAD_DIMS: Final = (32, 64, 80, 128)
 
+#: Heads of all images of a batch together.
 STREAMS: Final = (8, 64)
 
 #: Memory-bound kernels of the grid: kind, torch's name, tensors read for each written one, elements that share a mean.
@@ -73,6 +76,7 @@ KERNELS: Final = (
     ("resize", "upsample_bilinear2d", 0.25, 0),
 )
 
+#: Elements of the output of memory-bound kernels: below and beyond the caches.
 ELEMENTS: Final = (2**10, 2**14, 2**18, 2**22)
 
 

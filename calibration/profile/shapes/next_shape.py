@@ -21,13 +21,19 @@ from calibration.profile.kernels.registry import OTHER_SHARE
 from calibration.profile.session.shape import CHECKS, FIT, HELD_OUT, Shape
 from catalogs.arrays import FloatArray
 
+#: One shape in this many is a held-out one. A judgement: enough to state an error, and few beside those that are
+#: fitted.
 HELD_OUT_EVERY: Final = 6
 
+#: Measured neighbours whose disagreement about efficiency counts. A judgement: two may agree by chance.
 NEIGHBOURS: Final = 3
 
-LABEL_DISTANCE: Final = 8.0  # doublings between shapes with different text fields (dtype, kind)
+#: Doublings between shapes with different text fields (dtype, kind). A judgement: as far as sizes that differ by a
+#: factor of 256.
+LABEL_DISTANCE: Final = 8.0
 
-TRUST: Final = 0.25  # weight of the distance alone, where the neighbours agree
+#: Weight of the distance alone, where the neighbours agree. A judgement.
+TRUST: Final = 0.25
 
 
 @dataclass(slots=True)

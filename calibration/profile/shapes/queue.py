@@ -21,8 +21,10 @@ from calibration.profile.shapes.attention import attention, user_model_attention
 from calibration.profile.shapes.size_limits import SizeLimits
 from calibration.profile.shapes.sizes import Experts, Pair, Scan, Sizes, between, pick, spread, with_held_out
 
-SCANS: Final = 2  # number of sizes of linear attention
+#: Number of sizes of linear attention that are measured.
+SCANS: Final = 2
 
+#: Tokens of prompts of linear attention.
 LINEAR_PREFILLS: Final = (64, 512, 2048)
 
 

@@ -36,9 +36,11 @@ Item = TypeVar("Item")
 #: four query heads per key head, heads of size 64, and an intermediate size of 2.75 times the hidden size.
 SMALL_MODELS: Final = ((256, 8192), (512, 8192), (768, 32000))
 
-FIT_SHARE: Final = 0.9  # share of a device's memory that weights may fill
+#: Share of a device's memory that weights may fill. A judgement: the rest is for activations and the cache.
+FIT_SHARE: Final = 0.9
 
-HELD_OUT_SHARE: Final = 0.2  # held-out shapes per shape to fit
+#: Held-out shapes per shape to fit. A judgement.
+HELD_OUT_SHARE: Final = 0.2
 
 
 @dataclass(slots=True)

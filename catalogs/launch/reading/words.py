@@ -14,6 +14,7 @@ from catalogs.launch.reading.shell import is_output
 
 _NUMBER: Final = re.compile(r"-\d+(\.\d+)?$")
 
+#: Factors of the endings of numbers in vLLM's options: small letters are decimal, capital ones binary.
 _SUFFIXES: Final = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 
 

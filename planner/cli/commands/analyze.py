@@ -11,6 +11,7 @@ from planner.cli.options import OUTPUT, JsonTo, write_result
 if TYPE_CHECKING:
     from planner.networks.studies.analysis import JobQuery
 
+#: Default tokens per sequence. A judgement: a short conversation.
 CONTEXT: Final = 1024
 
 STAGE: Final = "decode"

@@ -20,6 +20,7 @@ from planner.sections.refusal_words import NO_REASON, refused_lines, ruled_out_l
 from planner.sections.registry import section_lines
 from planner.sections.section import result_words
 
+#: Width of the bar of memory, in characters.
 _BAR: Final = 40
 
 #: Maximum number of regions in the table of prices on the screen.

@@ -13,6 +13,7 @@ from planner.report.evidence import effect_cells
 from planner.report.material import CarbonFigures, ReportData, ReportSimulations, label
 from planner.studies.bottleneck import gain_text, used_text
 
+#: Most regions in the table of emissions on the screen.
 _GRIDS: Final = 8
 
 

@@ -12,6 +12,7 @@ from planner.validation.drift import Drift, DriftRow
 from planner.validation.prediction import Expected, Prediction
 from planner.validation.verification import MOST_FAILED, Comparison, PlanVerification, Row
 
+#: Most names in a list on the screen.
 _NAMED: Final = 4
 
 #: One table row: metric, predicted, measured, finding, objective.

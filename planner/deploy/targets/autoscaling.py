@@ -26,10 +26,11 @@ _REQUESTS: Final = {
 #: Address of Prometheus where the Prometheus operator runs it in the namespace `monitoring`.
 _PROMETHEUS: Final = "http://prometheus-operated.monitoring.svc:9090"
 
-#: Highest number of replicas, relative to the planned number.
+#: Highest number of replicas, relative to the planned number. A judgement: room for an error of the plan, and a bound
+#: on the bill.
 _MOST: Final = 2
 
-#: Seconds of a lower load before a replica is stopped; a restart loads the weights again.
+#: Seconds of a lower load before a replica is stopped; a restart loads the weights again. A judgement.
 _COOL_DOWN_S: Final = 600
 
 STEP: Final = f"kubectl apply -f {FILE}   # optional: needs KEDA and the Prometheus operator"

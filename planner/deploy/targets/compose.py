@@ -15,6 +15,7 @@ from planner.deploy.files import DeploymentFiles, to_yaml
 from planner.deploy.local_servers import local_addresses, local_servers, router_package, router_words
 from planner.deploy.serving import HEALTH, PORT, Serving
 
+#: Port of the router in its container.
 _ROUTER_PORT: Final = 8080
 
 _SECRET: Final = "/run/secrets/hf_token"
@@ -53,6 +54,7 @@ _STEPS: Final = (
     "docker compose up --detach --wait --wait-timeout 3600",
 )
 
+#: Port of the first server of separate prefill and decode; the others have the next ones.
 _FIRST_PORT: Final = 8001
 
 

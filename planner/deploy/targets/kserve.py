@@ -19,7 +19,7 @@ _PREDICTED_DISAGGREGATED = (
 
 
 def write(*pools: Serving) -> DeploymentFiles:
-    """Return llminferenceservice.yaml; of a plan with prefill and decode servers, `prefill` holds the former."""
+    """Return llminferenceservice.yaml; its key `prefill` has the prefill servers of a disaggregated plan."""
     s, disaggregated = pools[-1], len(pools) > 1
     routing: dict[str, Any] = {"route": {}, "gateway": {}}
     spec = {

@@ -14,6 +14,7 @@ _LEADER: Final = "$(LWS_LEADER_ADDRESS)"  # set by the controller in every pod o
 
 _INDEX: Final = "$(LWS_WORKER_INDEX)"
 
+#: Port on which the pods of a group find each other.
 _RENDEZVOUS_PORT: Final = 20000
 
 

@@ -17,11 +17,13 @@ TOKEN_KEY: Final = "HF_TOKEN"
 #: Where the images of engines keep models from Hugging Face.
 _CACHE: Final = "/root/.cache/huggingface"
 
+#: Port of the router in its pod.
 ROUTER_PORT: Final = 8080
 
 #: Seconds after which a start is considered as failed; a start may include the download of the weights.
 _START_S: Final = 3600
 
+#: Seconds between two startup probes of a pod: the default of Kubernetes.
 _PERIOD_S: Final = 10
 
 Json = dict[str, Any]

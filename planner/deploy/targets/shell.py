@@ -23,6 +23,7 @@ from planner.deploy.serving import HEALTH, Serving
 from planner.deploy.serving import PORT as ROUTER_PORT
 from planner.deploy.targets.compose import nginx_config
 
+#: Port of the first replica; the others have the next ones.
 _FIRST_PORT: Final = 8001
 
 #: The example proxy of vLLM's release.

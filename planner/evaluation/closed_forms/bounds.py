@@ -31,11 +31,16 @@ from simulator.memory.plan import MemoryPlan
 #: A floor must exceed the limit by this factor to rule out a candidate: cost tables are not perfectly monotone.
 MARGIN: Final = 1.05
 
+#: Lengths at which the floor of prefill is evaluated. A judgement of cost: a prompt takes the value of the next shorter
+#: one, so fewer lengths lower the floor and never rule out more.
 _GRID_POINTS: Final = 24
 
+#: Standard errors by which the draw of a run may be more favourable than the sample. A judgement: a normal error is
+#: larger in one of 740 cases on this side, in which a bound would rule out a candidate wrongly.
 _SIGMAS: Final = 3.0
 
-_MIN_MEASURED: Final = 400  # of the 1000 requests of the shortest full run
+#: Fewest requests that a full run measures, of the 1,000 of the shortest one (`RunSizes`, `steady_window`).
+_MIN_MEASURED: Final = 400
 
 #: The constraint of a candidate that the request excludes, whatever its performance is (`PlanRequest.admits`).
 NOT_ADMITTED: Final = "request"
@@ -45,6 +50,7 @@ MEMORY: Final = "memory"
 
 #: The constraint of a candidate that rejects too many requests because they exceed its max_model_len.
 REQUEST_LENGTH: Final = "max_model_len"
+
 #: Name of the constraint that no whole instances on sale hold a candidate within the budget.
 NOT_RENTED: Final = "price"
 
@@ -159,6 +165,8 @@ def length_discard(
 
 def _least_refused(too_long: BoolArray, requests: RequestSet, concerned: BoolArray) -> float:
     """Return a lower bound, by three standard errors, of the share of the concerned requests that are rejected.
+
+    `concerned` marks the requests of an objective, and `too_long` those that max_model_len rejects.
 
     Requests of one output token, which have no time per output token, count if that makes the share smaller. Both
     arrays have shape (requests,).

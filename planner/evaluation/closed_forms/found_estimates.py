@@ -14,7 +14,8 @@ from calibration.accuracy.stated_error import StatedError
 from planner.evaluation.closed_forms.bounds import Discard
 from planner.problem.candidate import Candidate
 
-#: Halvings of the search for an estimated capacity, on a logarithmic scale.
+#: Halvings of the search for an estimated capacity, on a logarithmic scale. A judgement: between rates that differ by a
+#: factor of 100, 4 % remain.
 _GUESS_STEPS: Final = 7
 
 #: Returns an estimated latency at a rate, in seconds, given the rate, the metric and the quantile (None: the mean).

@@ -22,13 +22,15 @@ from planner.problem.metric_definition import ExpectedTimes
 from simulator.core.batch import BatchShape
 from simulator.core.step_log import StepLog
 
-#: Highest utilisation at which a queue is evaluated: its mean wait grows without bound.
+#: Highest utilisation at which a queue is evaluated. A judgement: the mean wait grows without bound towards 1, and at
+#: 0.97 it is 32 service times already for random arrivals and times.
 FULLEST: Final = 0.97
 
-#: Squared coefficient of variation of the output of steps, whose batch sizes vary slowly.
+#: Sum of the squared coefficients of variation of the gaps between steps and of the work of their output. A judgement:
+#: batch sizes vary slowly, so it is half of the 2 of random gaps and times.
 _STEPS_CV2: Final = 1.0
 
-#: Utilisation of a light load: one request in twenty meets another one.
+#: Utilisation of a light load, a definition: one request in twenty meets another one.
 LIGHT: Final = 0.05
 
 #: The parts of the time to first token, in the order of `Utilisation.first_s`.
@@ -42,15 +44,21 @@ FIRST_TOKEN_STAGES: Final = (
     "work of the API server",
 )
 
+#: Most rounds of the fixed-point iteration that determines the requests in flight. It ends earlier where a round
+#: changes nothing; the limit is against a cycle.
 _ROUNDS: Final = 40
 
-#: A run has this many times the requests in flight, but at most `_MAX_LONGER` times the requests of its load.
+#: A run has at least this many times the requests that are in flight at once. A judgement: it then lasts eight
+#: residence times (Little's law), of which the window of `steady_window` has five.
 _IN_FLIGHT: Final = 8
 
+#: A run has at most this many times the requests of its load. A judgement that limits the cost of candidates with
+#: thousands of requests in flight.
 _MAX_LONGER: Final = 4
 
-#: Each replica of a cluster gets this share of the requests that one replica needs until it is steady. A run of one
-#: replica has already decided whether the system keeps up.
+#: Share of the requests that one replica needs until it is steady which each replica of a cluster gets. A judgement:
+#: the statistics are of all replicas together, and a run of one replica has already decided whether the system keeps
+#: up.
 _OF_A_CLUSTER: Final = 0.6
 
 
@@ -330,7 +338,7 @@ class QueueingModel:
         return batch
 
     def run_requests(self, requests_per_s: float, n_requests: int, share: int) -> tuple[int, int]:  # noqa: ARG002
-        """Return the requests after which most of a run is steady, and those of a longer run if that decides nothing.
+        """Return (n, n_longer): requests of a run of which most is steady, and of the rerun if `Observation.undecided`.
 
         Args:
             requests_per_s: The rate.

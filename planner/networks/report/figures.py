@@ -15,6 +15,7 @@ from planner.report.plots import MS, PlotlyFigure, bars, draw, line, names_axis
 #: Statistics of the curve of latency against load.
 _SHOWN: Final = ("p50", "p90", "p95", "p99")
 
+#: Bytes of a gigabyte.
 _GB: Final = 1e9
 
 #: What the figures show, for the pages that contain them.

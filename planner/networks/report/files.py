@@ -13,6 +13,7 @@ from planner.report.write import write_table_files
 
 Row = dict[str, Any]
 
+#: Version of the form of the files with the report's tables.
 SCHEMA_VERSION: Final = 1
 
 

@@ -23,6 +23,7 @@ from simulator.analysis.operators import BOUND_WORDS, COMPUTE, FIXED, MEMORY, Op
 from simulator.networks.execution import ACTIVATION_BYTES, Mode
 from simulator.networks.kernels import KernelRow, job_kernels
 
+#: Version of the form of an analysis of a network.
 SCHEMA_VERSION: Final = 1
 
 #: Jobs of a batch in the table of batches.

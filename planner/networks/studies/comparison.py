@@ -71,7 +71,10 @@ def figures(a: NetworkPlan, b: NetworkPlan, unit: str, other_unit: str | None = 
 
 
 def _latencies(a: NetworkPlan, b: NetworkPlan) -> Iterator[Figure]:
-    """Yield the value of and the confidence in each objective; one plan's objective is a statistic of the other."""
+    """Yield the value and the confidence of each objective of either plan.
+
+    If only one of them has the objective, the value of the other is the same statistic of its latencies.
+    """
     rows = [{row.name: row for row in plan.slo} for plan in (a, b)]
     for name in dict.fromkeys((*rows[0], *rows[1])):
         stat = name.partition(".")[2]

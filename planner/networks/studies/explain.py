@@ -32,7 +32,7 @@ _GOALS: Final = {
     "latency": "has the lowest latency",
 }
 
-#: Trials of the search on each piece of hardware that is tried.
+#: Trials of the search on each piece of hardware that is tried. A judgement of cost.
 _TRIALS: Final = 8
 
 #: Below this number of nodes, one more node is tried; from it on, twice as many.

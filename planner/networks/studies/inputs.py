@@ -23,7 +23,7 @@ from simulator.networks.job import JobPrice, Resource
 
 BATCH: Final = "jobs of a batch"
 
-#: Most jobs of a run of a counterfactual.
+#: Most jobs of a run of a counterfactual. A judgement of cost: the runs are only compared with each other.
 _MOST_JOBS: Final = 8_000
 
 #: Resources of a job: its name as an input, what improves it in fact, and whether it matters for several ranks only.

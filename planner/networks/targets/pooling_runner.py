@@ -26,6 +26,7 @@ _DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf3
 #: The variable that selects the accelerators of a process, by the maker of the device.
 _VISIBLE: Final = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
 
+#: Port of the server: the default of `vllm serve`.
 _PORT: Final = 8000
 
 

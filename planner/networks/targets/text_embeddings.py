@@ -45,9 +45,10 @@ _BLACKWELL: Final = "120-"
 #: The number formats that it computes in, by those of a plan.
 _DTYPES: Final = {"bf16": "float16", "fp16": "float16", "fp32": "float32", "tf32": "float32"}
 
-#: The port of the first server of a script, of a pod, and of the service.
+#: Port of the first server of a script, and of the service.
 _PORT: Final = 8080
 
+#: Port of the server in a pod.
 _POD_PORT: Final = 80
 
 Json = dict[str, Any]

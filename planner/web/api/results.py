@@ -27,6 +27,7 @@ router = APIRouter(prefix=PREFIX, tags=["results"])
 #: Longest wait for files that are made on demand, seconds.
 _LONGEST_WAIT_S: Final = 180.0
 
+#: Time between two looks for files that are made on demand, seconds.
 _LOOK_EVERY_S: Final = 0.1
 
 _MEDIA_TYPES: Final = {

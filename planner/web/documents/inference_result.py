@@ -19,6 +19,7 @@ from planner.web.inference import SentTask
 if TYPE_CHECKING:
     from calibration.serve.streaming_client import GeneratedReply
 
+#: Version of the form of the result.
 SCHEMA_VERSION: Final = 1
 
 #: Longest text of one request in the result, in characters.

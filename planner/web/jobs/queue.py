@@ -72,6 +72,7 @@ _TICK_S: Final = 0.25
 
 LIMIT_TITLE: Final = "A limit of the server is reached"
 
+#: Time between two heartbeats of a server, seconds. A judgement: six fit into `GONE_AFTER_S`.
 _HEARTBEAT_S: Final = 5.0
 
 #: Time without a heartbeat after which a server on another machine counts as gone, seconds.
@@ -80,8 +81,10 @@ GONE_AFTER_S: Final = 30.0
 #: Time until the next attempt where the database does not answer, seconds.
 _RETRY_S: Final = 1.0
 
+#: Time between two looks for jobs that are kept no longer, seconds.
 _EXPIRE_EVERY_S: Final = 3600.0
 
+#: Seconds of a day.
 _DAY_S: Final = 86400.0
 
 

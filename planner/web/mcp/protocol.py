@@ -29,6 +29,7 @@ WITH_SESSION: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 #: Codes of JSON-RPC errors, and that of an unsupported protocol version.
 PARSE_ERROR, INVALID_REQUEST, UNKNOWN_METHOD, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32601, -32602, -32603
 
+#: Code of the error for an unsupported protocol version.
 UNSUPPORTED_VERSION: Final = -32022
 
 #: Key of a request's metadata that states its protocol version; a request without it belongs to a session.

@@ -15,6 +15,7 @@ from simulator.engine.replica import Replica
 #: Fibonacci hashing: odd, about 2**64 / golden ratio.
 _SPREAD: Final = 0x9E3779B97F4A7C15
 
+#: The low 64 bits, in which hashes wrap.
 _MASK: Final = (1 << 64) - 1
 
 _INDEX: Final = attrgetter("index")

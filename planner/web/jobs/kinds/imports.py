@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 #: Version of the form of the result.
 SCHEMA_VERSION: Final = 1
 
+#: Most files of one import. A judgement that keeps a form short.
 _MOST_FILES: Final = 20
 
 Uploads = Annotated[list[str], Field(min_length=1, max_length=_MOST_FILES)]

@@ -12,6 +12,7 @@ from catalogs.io.yaml_files import YamlBlock, validate_as
 from planner.web.jobs.kind import JobKind, JobResult, Prepared, Submission, Task
 from planner.web.uploads import references, refuse_paths
 
+#: Version of the form of the result.
 SCHEMA_VERSION: Final = 1
 
 #: Longest profile of a server, seconds.

@@ -15,6 +15,7 @@ from catalogs.io.yaml_files import YamlBlock, validate_as
 from planner.web.jobs.kind import JobKind, JobResult, Prepared, Submission, Task, language_answer
 from planner.web.uploads import PREFIX, refuse_paths
 
+#: Most results of one verification. A judgement that keeps a form short.
 _MOST_RESULTS: Final = 20
 
 
