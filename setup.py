@@ -18,7 +18,7 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 #: The list of modules, and the file of their digests.
-COMPILED = runpy.run_path(str(ROOT / "simulator/core/compiled_modules.py"))["COMPILED"]
+COMPILED = runpy.run_path(str(ROOT / "simulator/core/mypyc_modules.py"))["COMPILED"]
 INSTALLATION = runpy.run_path(str(ROOT / "catalogs/ui/installation.py"))
 #: The compiler checks types first, so it needs the dependencies besides itself.
 COMPILER = ["mypy>=2", "pandas-stubs", "scipy-stubs", "types-PyYAML"]

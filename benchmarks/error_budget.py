@@ -78,7 +78,7 @@ def in_process(
     """What the scorer's `simulate` returns: (summary, one row per request, wall seconds). `series`: the arguments
     --time-series FILE --time-step SECONDS, or none."""
     started = time.perf_counter()
-    options = RunOptions(journal=EventLog() if series else None)
+    options = RunOptions(event_log=EventLog() if series else None)
     requests = load_workload(str(workload)).materialise()
     done = simulate(compile_deployment(load_deployment(deployment)), requests, options)
     if series:

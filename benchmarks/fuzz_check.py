@@ -22,7 +22,7 @@ from simulator.cli.main import with_media
 from simulator.cli.outputs import RequestedOutputs
 from simulator.cluster.compiled import compile_fleet
 from simulator.cluster.run import Run
-from simulator.cluster.serving import serving_options
+from simulator.cluster.run_options import serving_options
 from simulator.cluster.simulate import simulate
 
 #: Fast-forward changes no time by more; beside it, the spacing of floats in long runs.
@@ -103,7 +103,7 @@ def _run(case: Case, folder: Path) -> Outcome:
         return simulate(fleet, requests, replace(serving_options(written, fleet), **case.options, **how))
 
     slow = serve(check_invariants=True, fast_forward=False)
-    fast = serve(check_invariants=True, journal=views.journal())
+    fast = serve(check_invariants=True, event_log=views.event_log())
     assert_same(slow, fast)
     if case.seed % SHARED_BETWEEN == 0:
         assert_same(slow, serve(processes=2))

@@ -150,7 +150,7 @@ def ratios(bundle: Any, family: str, rows: Any, part: str) -> list[dict[str, Any
     """A line for each dtype of a family both know."""
     import numpy as np
 
-    from calibration.fitting.validate import as_engine, predict
+    from calibration.fitting.cross_validation import as_engine, predict
     from calibration.rows.physics_check import gate
 
     model = bundle.models.get(family)

@@ -35,7 +35,7 @@ from catalogs.hardware.catalog import list_hardware, parse_hardware
 from catalogs.models.catalog import load_model
 from catalogs.statistics import statistics
 from catalogs.workloads.workload import load_workload
-from planner.matrix.measured import ENGINES
+from planner.matrix.published_rows import ENGINES
 from planner.problem.slo import Slo
 from simulator.analysis.metrics import summarise
 from simulator.cluster.compiled import compile_deployment

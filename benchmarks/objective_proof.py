@@ -25,7 +25,7 @@ from typing import TypeVar
 import numpy as np
 
 from planner.answer.candidate_search import group_search, simplest_best
-from planner.answer.evaluate import PlanEvaluator
+from planner.answer.plan_evaluator import PlanEvaluator
 from planner.evaluation.capacity import find_capacity
 from planner.evaluation.evaluator import apply_bounds
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator

@@ -79,7 +79,7 @@ def _import_and_wrap(phases: Phases) -> Callable[[], None]:
     import planner.pipeline as pipeline
     from planner.answer.candidate_search import GroupSearch
     from planner.evaluation import runs
-    from planner.evaluation.simulated import SimulatedEvaluator
+    from planner.evaluation.simulated_evaluator import SimulatedEvaluator
     from planner.main import main as command
 
     simulate = runs.run

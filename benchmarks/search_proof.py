@@ -39,10 +39,10 @@ from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
+from planner.search.optuna_study import Params, SearchSettings
 from planner.search.pareto_sampler import RESOLVED, ParetoSample, ParetoSampler, members
 from planner.search.pareto_search import search_front
 from planner.search.pareto_space import LADDER, PARAMS, ParetoSpace, points_under_load
-from planner.search.study import Params, SearchSettings
 
 SHARE = 0.2
 NEAR = 0.05

@@ -1,5 +1,5 @@
-from .deployments.networks import NetworkDeployment as NetworkDeployment
-from .deployments.networks import load_any_deployment as load_any_deployment
+from .deployments.network_deployment import NetworkDeployment as NetworkDeployment
+from .deployments.network_deployment import load_any_deployment as load_any_deployment
 from .deployments.resolve import resolve as resolve
 from .deployments.resolved import ResolvedDeployment as ResolvedDeployment
 from .deployments.schema import Deployment as Deployment

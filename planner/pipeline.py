@@ -20,7 +20,7 @@ from catalogs.hardware.specs import Hardware
 from catalogs.io.http import without_password
 from catalogs.ui.terminal import status_line
 from catalogs.ui.words import counted
-from planner.answer.answer_schema import SCHEMA_VERSION, Answer, Refusal, Reproduce, SearchSummary
+from planner.answer.answer_schema import SCHEMA_VERSION, Answer, Reproduce, SearchSummary
 from planner.answer.candidate_search import (
     MOST_TRIES,
     RACES,
@@ -34,11 +34,12 @@ from planner.answer.candidate_search import (
     unit_cost_of,
 )
 from planner.answer.confirmed_rates import BEST, MOST_REPLICAS, OTHER, SeedBudget
-from planner.answer.evaluate import PlanEvaluator
 from planner.answer.evaluated_plan import EvaluatedPlan, objective_value, pareto
 from planner.answer.hardware_ranking import HardwareRanking, RankedHardware
+from planner.answer.plan_evaluator import PlanEvaluator
 from planner.answer.plan_figures import prices_of
 from planner.answer.refusal import CLOSEST, Refuser, least_missed
+from planner.evaluation.closed_forms.bounds import Discard
 from planner.evaluation.evaluator import Evaluator, apply_bounds
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.verdict import SHORT_RUN_MARGIN
@@ -49,13 +50,12 @@ from planner.problem.price_list import PriceList
 from planner.problem.reproduction import reproduce_block
 from planner.problem.request import PlanRequest
 from planner.search.candidate_tester import TIE, Outcome
+from planner.search.optuna_study import need_storage
 from planner.search.progress import search_progress
 from planner.search.search import Progress, SearchResult
-from planner.search.study import need_storage
 from planner.search.workers import ProcessPool, WorkerPool, usable_cores
 from planner.sections.full_answer import FullAnswer
 from planner.sections.registry import check_sections, compute_sections
-from planner.space.bounds import Discard
 
 N_ALTERNATIVES: Final = 2
 
@@ -106,7 +106,23 @@ def make_plan(
         refuser = Refuser(request, plan_evaluator, elsewhere, partial(first_plan_on, request, elsewhere, workers))
         refusal = refuser.refuse(space.left, list(space.discards.items()), result.outcomes, ranked.tried)
     summary = _summary(request, evaluator, space, result, ranked, time.perf_counter() - started)
-    return _answer(request, evaluator, entries, refusal, ranked, summary)
+    sections = compute_sections(request, entries[0], evaluator, workers) if entries and not result.interrupted else {}
+    return FullAnswer(
+        schema_version=SCHEMA_VERSION,
+        request=request,
+        feasible=bool(entries),
+        best=entries[0].plan if entries else None,
+        alternatives=[entry.plan for entry in entries[1:]],
+        pareto=pareto(entries),
+        infeasible=refusal,
+        search=summary,
+        hardware=ranked.rows,
+        assumptions=assumptions(request, evaluator.workload.lengths().words),
+        prices=prices_of(entries[0].plan, entries[0].candidate) if entries else [],
+        reproduce=Reproduce(**reproduce_block(request, evaluator.fingerprint)),
+        workload=WorkloadBlock.of(evaluator.workload),
+        **sections,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,35 +165,6 @@ def _summary(
         bounded_out=dict(Counter(d.reason for d in space.discards.values()).most_common()),
         interrupted=result.interrupted,
         left_out=list(evaluator.notices),
-    )
-
-
-def _answer(
-    request: PlanRequest,
-    evaluator: HardwareChoiceEvaluator,
-    entries: Sequence[EvaluatedPlan],
-    refusal: Refusal | None,
-    ranked: RankedHardware,
-    summary: SearchSummary,
-) -> Answer:
-    """Return the answer with the sections of its recommended plan."""
-    plans = [entry.plan for entry in entries]
-    sections = compute_sections(request, entries[0], evaluator) if plans and not summary.interrupted else {}
-    return FullAnswer(
-        schema_version=SCHEMA_VERSION,
-        request=request,
-        feasible=bool(plans),
-        best=plans[0] if plans else None,
-        alternatives=plans[1:],
-        pareto=pareto(entries),
-        infeasible=refusal,
-        search=summary,
-        hardware=ranked.rows,
-        assumptions=assumptions(request, evaluator.workload.lengths().words),
-        prices=prices_of(plans[0], entries[0].candidate) if plans else [],
-        reproduce=Reproduce(**reproduce_block(request, evaluator.fingerprint)),
-        workload=WorkloadBlock.of(evaluator.workload),
-        **sections,
     )
 
 

@@ -124,13 +124,14 @@ SHORT = {
     "calibration/report/write.py": "heavy imports, loaded only to write a report",
     "calibration/whole_models/intervals.py": "statistics, without rows and estimators",
     "planner/cli/main.py": "the entry point",
+    "planner/evaluation/stability.py": "one rule, shared by bounds, runs and verdicts",
     "planner/main.py": "the entry point",
     "planner/networks/reproduction.py": "shared by answers and the page",
     "planner/problem/reproduction.py": "the schema of a block",
     "planner/web/mcp/command.py": "the command, apart from the protocol that it serves",
     "planner/web/scripts.py": "shared by all pages",
     "simulator/cli/other_run.py": "imported only for a comparison",
-    "simulator/core/compiled_modules.py": "run alone by setup.py, without any dependency",
+    "simulator/core/mypyc_modules.py": "run alone by setup.py, without any dependency",
     "simulator/core/invariants.py": "public types",
     "simulator/costs/compile.py": "the choice among the cost models, above all of them",
     "simulator/costs/generate_host.py": "one host time",
@@ -270,5 +271,5 @@ def second(values):
 
 def test_settings_of_commands_are_written_once() -> None:
     files = (f for package in PACKAGES for f in (ROOT / package).rglob("*.py"))
-    made = [str(f.relative_to(ROOT)) for f in files if "typer.Typer(" in f.read_text(encoding="utf-8")]
+    made = [str(f.relative_to(ROOT)) for f in files if re.search(r"typer\.Typer[()]", f.read_text(encoding="utf-8"))]
     assert made == ["catalogs/ui/shared_options.py"]

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from calibration.bundles.files import ARRAYS_NAME, JSON_NAME, BundleFacts, Release, read_bundle
-from calibration.bundles.releases import by_distance, joined, minor, nearest_release, releases_in
+from calibration.bundles.releases import by_distance, joined, nearest_release, releases_in, version_in_minors
 from calibration.bundles.transfer import SAME_CHIP_ERROR, same_chip, stand_ins, transferred_cost
 from calibration.families.base import FamilyModel
 from calibration.families.collective import CollectiveModel
@@ -156,7 +156,7 @@ class Bundle:
         usual for published tables; every answer names their release anyway.
         """
         own, other = self.provenance.get("engine"), str(self.provenance.get("engine_version", ""))
-        behind = minor(version) - minor(other)
+        behind = version_in_minors(version) - version_in_minors(other)
         if own != engine.partition("-")[0] or not other or not behind > (USUAL_LAG if self.shipped else 0):
             return None
         return f"operator tables are from {own} {other}; the engine simulated is {version}"

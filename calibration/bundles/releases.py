@@ -22,7 +22,7 @@ RELEASES_FOLDER: Final = "releases"
 MINORS: Final = 1000.0
 
 
-def minor(version: str) -> float:
+def version_in_minors(version: str) -> float:
     """Return MAJOR.MINOR.PATCH in minor releases; NaN, which compares as not older, for any other text."""
     found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
     if not found:
@@ -41,9 +41,9 @@ def releases_in(folder: Path) -> dict[Release, Path]:
 
 def by_distance(known: Iterable[Release], wanted: Release) -> list[Release]:
     """Return the releases of the wanted engine, that with the nearest version first, the older of two before."""
-    aim = minor(wanted.version)
+    aim = version_in_minors(wanted.version)
     own = [r for r in known if r.engine == wanted.engine]
-    return sorted(own, key=lambda r: (abs(minor(r.version) - aim), minor(r.version)))
+    return sorted(own, key=lambda r: (abs(version_in_minors(r.version) - aim), version_in_minors(r.version)))
 
 
 def nearest_release(known: Iterable[Release], wanted: Release) -> Release | None:

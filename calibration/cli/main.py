@@ -227,7 +227,7 @@ def validate(
 ) -> None:
     """Check a bundle's hashes and its held-out errors; exit status 1 if a median exceeds the limit."""
     from calibration.bundles.bundle import bundle_folder
-    from calibration.fitting.validate import validate_bundle
+    from calibration.fitting.cross_validation import validate_bundle
 
     found = validate_bundle(bundle_folder(bundle), rows)
     missed = sorted({e["family"] for e in found if e["median_abs_rel_error"] > max_error})

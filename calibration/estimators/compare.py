@@ -9,10 +9,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from calibration.estimators.estimator import MOST_ROWS, Fit, estimators
-from calibration.estimators.features import physics
+from calibration.estimators.row_encoding import physics
 from calibration.estimators.score import HeldOutScore, score
 from calibration.families.registry import FAMILIES
-from calibration.fitting.validate import as_engine, beyond, folds
+from calibration.fitting.cross_validation import as_engine, beyond, folds
 from calibration.rows.physics_check import gate
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator

@@ -20,10 +20,10 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from calibration.estimators.features import ROW_COUNT, Encoder, physics, words_of
+from calibration.estimators.row_encoding import ROW_COUNT, Encoder, physics, words_of
 from calibration.families.nonnegative import nonnegative
 from calibration.families.registry import FAMILIES
-from calibration.fitting.validate import out_of_fold, predict
+from calibration.fitting.cross_validation import out_of_fold, predict
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
 

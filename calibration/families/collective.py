@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from calibration.families.base import FittedOn, Parts
 from calibration.families.curve import MonotoneCurve, pack, unpack
-from calibration.families.grid import by
+from calibration.families.grid import groups_by
 from calibration.operators.cost import INTERPOLATED, ROOFLINE, broadcast
 from calibration.operators.operators import Collective
 from calibration.operators.roofline import link_name
@@ -183,7 +183,7 @@ class CollectiveModel:
         """Fit one monotone curve per (kind, graph, ranks); one that ends early goes on as two ranks do."""
         curves = {
             (str(kind), bool(graph), int(ranks)): MonotoneCurve.fit(part.message_bytes, part.seconds)
-            for (kind, graph, ranks), part in by(rows, "kind", "graph", "ranks")
+            for (kind, graph, ranks), part in groups_by(rows, "kind", "graph", "ranks")
         }
         fitted_on, limits = FittedOn.of(accelerator), {}
         for (kind, graph, ranks), curve in curves.items():

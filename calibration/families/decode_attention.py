@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibration.families.base import Parts, best_streaming, operators
-from calibration.families.grid import InterpolationGrid, by, pack_grids, unpack_grids
+from calibration.families.grid import InterpolationGrid, groups_by, pack_grids, unpack_grids
 from calibration.operators.cost import INTERPOLATED, ROOFLINE, broadcast
 from calibration.operators.flops_and_bytes import ACTIVATION_BYTES, bytes_moved
 from calibration.operators.operators import DecodeAttention
@@ -105,7 +105,7 @@ class DecodeAttentionModel:
         The correction depends on streams and context, and applies to all head configurations of a head size.
         """
         grids = dict(self.grids)
-        for (head_dim, kv_dtype), table in by(rows[rows.window_tokens == 0], "head_dim", "kv_dtype"):
+        for (head_dim, kv_dtype), table in groups_by(rows[rows.window_tokens == 0], "head_dim", "kv_dtype"):
             key = f"{head_dim}/{kv_dtype}"
             if key in grids:
                 longer = self._longer(table, accelerator)
@@ -141,7 +141,7 @@ class DecodeAttentionModel:
         """Fit the rows without a window; rows with a window, which is a shorter context, only validate."""
         grids, floors = {}, {}
         plain = cold_rows(rows[(rows.window_tokens == 0) & (rows.n_heads >= rows.n_kv_heads)], accelerator)
-        for (head_dim, kv_dtype), table in by(plain, "head_dim", "kv_dtype"):
+        for (head_dim, kv_dtype), table in groups_by(plain, "head_dim", "kv_dtype"):
             key = f"{head_dim}/{kv_dtype}"
             grids[key] = _fit_grid(table, accelerator)
             floors[key] = float(table.seconds.min())

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from calibration.families.base import Parts, best_streaming
 from calibration.families.fixed_tiles import FLASHINFER, LEAST_K, TABLED, layer_s
-from calibration.families.grid import InterpolationGrid, by, pack_grids, unpack_grids
+from calibration.families.grid import InterpolationGrid, groups_by, pack_grids, unpack_grids
 from calibration.families.uncalibrated import UncalibratedModel
 from calibration.operators.cost import ROOFLINE, broadcast
 from calibration.operators.flops_and_bytes import stored_bytes
@@ -166,7 +166,7 @@ class GemmModel:
         fastest = _without_launches(rows.groupby(["dtype", "m", "n", "k"])["seconds"].min().reset_index())
         shapes = fastest.groupby("dtype").apply(lambda t: t.groupby(["n", "k"]).ngroups)
         grids, floors = {}, {}
-        for (dtype,), table in by(fastest, "dtype"):
+        for (dtype,), table in groups_by(fastest, "dtype"):
             if dtype == NO_PROXY_FOR or shapes[dtype] >= min(FEWEST_SHAPES, shapes.max()):
                 grids[str(dtype)] = _fit_grid(table, str(dtype), accelerator)
                 floors[str(dtype)] = float(table.seconds.min())

@@ -182,7 +182,7 @@ def unpack_grids(names: Iterable[str], arrays: Mapping[str, npt.NDArray[Any]]) -
     return {name: InterpolationGrid.from_arrays(name, arrays) for name in names}
 
 
-def by(rows: pd.DataFrame, *columns: str) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
+def groups_by(rows: pd.DataFrame, *columns: str) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
     """Yield (values of `columns`, their rows) in ascending order of the values."""
     for key, table in rows.groupby(list(columns), sort=True):
         yield (key if isinstance(key, tuple) else (key,)), table

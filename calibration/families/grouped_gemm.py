@@ -37,7 +37,7 @@ import numpy.typing as npt
 
 from calibration.families.base import Parts
 from calibration.families.curve import isotonic, origin_at
-from calibration.families.grid import by
+from calibration.families.grid import groups_by
 from calibration.families.nonnegative import nonnegative_of_few
 from calibration.operators.cost import INTERPOLATED, ROOFLINE, broadcast
 from calibration.operators.expert_loads import DEFAULT_SKEW, imbalance_share, reach_share, reached_by_both
@@ -323,7 +323,7 @@ class GroupedGemmModel:
         tokens = np.sort(first.tokens.unique().astype(np.float64))
         keys, curves, reliefs = [], [], []
         has_even = "even_seconds" in first
-        for (dtype, *sizes), part in by(first, *Key._fields):
+        for (dtype, *sizes), part in groups_by(first, *Key._fields):
             key = Key(str(dtype), *map(int, sizes))
             curve, relief = np.full((2, len(tokens)), np.nan)
             at = np.searchsorted(tokens, part.tokens.to_numpy(dtype=np.float64))

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibration.families.base import Parts, operators
-from calibration.families.grid import InterpolationGrid, by, pack_grids, unpack_grids
+from calibration.families.grid import InterpolationGrid, groups_by, pack_grids, unpack_grids
 from calibration.families.scattered import ScatteredValues
 from calibration.operators.cost import ROOFLINE, broadcast
 from calibration.operators.operators import NonCausalAttention
@@ -181,7 +181,7 @@ class NonCausalAttentionModel:
         """Fit a grid to the square problems of each head dimension and kernel."""
         square = rows[rows.query_tokens == rows.key_tokens]
         grids, floors = {}, {}
-        for (head_dim, kernel, dtype), table in by(square, "head_dim", "kernel", "dtype"):
+        for (head_dim, kernel, dtype), table in groups_by(square, "head_dim", "kernel", "dtype"):
             key = _name(head_dim, kernel, dtype)
             grids[key] = _fit_grid(table.reset_index(drop=True), accelerator)
             floors[key] = float(table.seconds.min())

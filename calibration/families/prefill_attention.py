@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from calibration.families.base import Parts, operators
 from calibration.families.decode_attention import group_nodes, nearest_head
-from calibration.families.grid import InterpolationGrid, by, pack_grids, unpack_grids
+from calibration.families.grid import InterpolationGrid, groups_by, pack_grids, unpack_grids
 from calibration.operators.cost import ROOFLINE, broadcast
 from calibration.operators.flops_and_bytes import compute_dtype
 from calibration.operators.operators import PrefillAttention
@@ -111,7 +111,9 @@ class PrefillAttentionModel:
 
     def with_context(self, rows: pd.DataFrame, accelerator: Accelerator) -> Self:
         """Return the model with rectangles fitted to `rows`, chunks after context."""
-        tables = {f"{head_dim}/{kv_dtype}": part for (head_dim, kv_dtype), part in by(rows, "head_dim", "kv_dtype")}
+        tables = {
+            f"{head_dim}/{kv_dtype}": part for (head_dim, kv_dtype), part in groups_by(rows, "head_dim", "kv_dtype")
+        }
         found = {key: self._fit_context(key, part, accelerator) for key, part in tables.items() if key in self.grids}
         return replace(self, context=found)
 
@@ -166,7 +168,7 @@ class PrefillAttentionModel:
         grids, floors, serial = {}, {}, {}
         whole = (rows.pairs * rows.chunks * 2.0 / rows.tokens**2).between(0.98, 1.02)
         plain = rows[rows.window_tokens == 0]
-        for (head_dim, kv_dtype), table in by(plain, "head_dim", "kv_dtype"):
+        for (head_dim, kv_dtype), table in groups_by(plain, "head_dim", "kv_dtype"):
             key = f"{head_dim}/{kv_dtype}"
             grids[key] = _fit_grid(table[whole[table.index]], accelerator)
             floors[key] = float(table.seconds.min())

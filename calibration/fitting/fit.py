@@ -15,7 +15,7 @@ from calibration.families.base import held_out
 from calibration.families.decode_attention import DecodeAttentionModel, cold_rows
 from calibration.families.prefill_attention import PrefillAttentionModel
 from calibration.families.registry import FAMILIES
-from calibration.fitting.validate import as_engine, check, check_mixed, cross_validate, line, notes, predict
+from calibration.fitting.cross_validation import as_engine, check, check_mixed, cross_validate, line, notes, predict
 from calibration.importers.public import licence_of
 from calibration.rows.dataset import rows_sha256
 from calibration.rows.physics_check import gate

@@ -51,13 +51,14 @@ RANK_DRAWS: Final = 16
 NODES: Final = 2.0 ** np.arange(0, 15)
 
 #: The largest share of the tables' imbalance that is priced; larger ones would be far from what was timed.
-MOST: Final = 1.5
+MOST_IMBALANCE_SHARE: Final = 1.5
 
 
 def imbalance_share(tokens: FloatArray, sizes: tuple[int, int, int], skew: float) -> FloatArray:
-    """Return the imbalance under a router over that of the tables' power law, at most MOST, in the shape of `tokens`.
+    """Return the imbalance under a router over that of the tables' power law, in the shape of `tokens`.
 
-    `sizes` are the experts, the experts per token and the ranks. A skewed router never has less than a balanced one.
+    It is at most MOST_IMBALANCE_SHARE. A skewed router never has less than a balanced one. `sizes` are the experts,
+    the experts per token and the ranks.
     """
     shares = np.maximum(_shares(sizes, skew), _shares(sizes, 0.0))
     found = np.interp(np.log(np.maximum(tokens, 1.0)), np.log(NODES), shares)
@@ -136,7 +137,7 @@ def _shares(sizes: tuple[int, int, int], skew: float) -> npt.NDArray[np.float64]
         rng = np.random.default_rng(SEED)
         router = imbalance(router_loads(int(tokens), (n_experts, top), skew, rng), ranks)
         table = imbalance(table_loads(int(tokens), (n_experts, top), rng), ranks)
-        found.append(min(router / table, MOST) if table > 0.0 else 1.0)
+        found.append(min(router / table, MOST_IMBALANCE_SHARE) if table > 0.0 else 1.0)
     return np.array(found)
 
 

@@ -27,7 +27,7 @@ from calibration.families.base import held_out
 from calibration.families.decode_attention import DecodeAttentionModel
 from calibration.families.prefill_attention import PrefillAttentionModel
 from calibration.families.registry import FAMILIES
-from calibration.fitting.validate import cross_validate, predict
+from calibration.fitting.cross_validation import cross_validate, predict
 from calibration.profile.kernels.drift_reference import NOTABLE
 from calibration.profile.session.manifest import Manifest
 from calibration.profile.session.session import Row

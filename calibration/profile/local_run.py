@@ -22,7 +22,7 @@ from calibration.profile.peaks import host_copies, measured
 from calibration.profile.run import ProfileJob, ProgressReporter, profile, start
 from calibration.profile.session import manifest
 from calibration.profile.session.session import Session
-from calibration.profile.shapes.networks import network_grid, user_network_shapes
+from calibration.profile.shapes.network_shapes import network_grid, user_network_shapes
 from calibration.profile.shapes.queue import candidates, deduplicated, extra_shapes, user_model_shapes
 from calibration.profile.shapes.size_limits import CPU, CUDA
 from calibration.profile.shapes.sizes import catalog_sizes, user_model_sizes

@@ -13,7 +13,7 @@ from calibration.bundles.files import BundleFacts, read_bundle
 from calibration.estimators.compare import engine_rows
 from calibration.families.base import FamilyModel, HeldOutErrors
 from calibration.families.registry import FAMILIES
-from calibration.fitting.validate import folds
+from calibration.fitting.cross_validation import folds
 from calibration.report.held_out import coverage, error_lines, importance, left_out, measured_frame, together
 from calibration.report.material import EDGE, GROUP, CalibrationReport, FamilyLine, FieldImportance, peaks_text
 from calibration.rows.dataset import read_rows

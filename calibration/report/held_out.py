@@ -12,9 +12,9 @@ import pandas as pd
 
 from calibration.estimators.compare import held_out_seconds
 from calibration.estimators.estimator import fit_physics
-from calibration.estimators.features import physics
+from calibration.estimators.row_encoding import physics
 from calibration.families.base import FamilyModel, held_out
-from calibration.fitting.validate import predict
+from calibration.fitting.cross_validation import predict
 from calibration.operators.cost import INTERPOLATED, MEASURED
 from calibration.profile.session.shape import Shape
 from calibration.profile.shapes.queue import candidates

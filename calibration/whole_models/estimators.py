@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from calibration.families.nonnegative import nonnegative
-from calibration.whole_models.features import PHYSICS, log_features, physical_terms
+from calibration.whole_models.regression_terms import PHYSICS, log_features, physical_terms
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 

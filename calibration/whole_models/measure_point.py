@@ -18,7 +18,7 @@ from calibration.whole_models.workloads import FEWEST_OUTPUT, SINGLE_RUN_S, Poin
 
 FEWEST: Final = 5
 
-MOST: Final = 30
+MOST_RUNS: Final = 30
 
 ENERGY_LIMIT_S: Final = 20.0
 
@@ -74,7 +74,7 @@ def _measured(generator: Generator, point: Point, repeats_s: float, meter: Meter
 
 def _repeats(generator: Generator, prompt: Any, output_tokens: int, limit_s: float) -> list[Generation]:
     start, runs = time.perf_counter(), [generator.timed(prompt, output_tokens)]
-    while len(runs) < MOST:
+    while len(runs) < MOST_RUNS:
         spent, last = time.perf_counter() - start, runs[-1].wall_s
         too_long = spent + last > limit_s and (len(runs) > 1 or last > SINGLE_RUN_S)
         if too_long or (len(runs) >= FEWEST and median_ci([r.device_s for r in runs])[1] <= NARROW):

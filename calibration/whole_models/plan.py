@@ -15,7 +15,7 @@ import numpy as np
 
 from calibration.families.nonnegative import nonnegative
 from calibration.profile.session.session import Row
-from calibration.whole_models.features import TERM_COLUMNS, physical_terms
+from calibration.whole_models.regression_terms import TERM_COLUMNS, physical_terms
 from calibration.whole_models.workloads import SINGLE_RUN_S, Point
 
 ENOUGH: Final = 8  # measured rows from which weights are fitted

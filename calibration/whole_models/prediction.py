@@ -16,11 +16,11 @@ import numpy as np
 import pandas as pd
 
 from calibration.profile.session import manifest
-from calibration.whole_models.features import log_features
 from calibration.whole_models.folds import groups
 from calibration.whole_models.intervals import CONFIDENCE
 from calibration.whole_models.physics import MachineRates, architecture, known_columns
 from calibration.whole_models.predictor import Predictor
+from calibration.whole_models.regression_terms import log_features
 from calibration.whole_models.study import CHOSEN, TARGETS, PredictionTarget
 from calibration.whole_models.subjects import model_name
 from calibration.whole_models.workloads import FEWEST_OUTPUT, OWN_OUTPUT, Point, workload_named

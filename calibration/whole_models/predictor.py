@@ -20,7 +20,7 @@ import pandas as pd
 
 from calibration.whole_models import table
 from calibration.whole_models.estimators import Estimator, estimator
-from calibration.whole_models.features import NEEDED
+from calibration.whole_models.regression_terms import NEEDED
 from calibration.whole_models.study import OutOfFoldPredictions, WholeModelStudy, usable
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError

@@ -19,9 +19,9 @@ import pandas as pd
 from calibration.fitting.scores import EstimatorScore, log_rmse, score
 from calibration.profile.session.tables import CLEAN_SHARE
 from calibration.whole_models.estimators import NAMES, Estimator, estimator
-from calibration.whole_models.features import LENGTHS, NEEDED
 from calibration.whole_models.folds import Fold, grouped_folds, groups
 from calibration.whole_models.intervals import interval_coverage, interval_factor
+from calibration.whole_models.regression_terms import LENGTHS, NEEDED
 from catalogs.errors import InputError
 
 CHOSEN: Final = "chosen"  # the name of the nested choice among the estimators

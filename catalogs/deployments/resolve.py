@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import product
 
-from catalogs.deployments import encoder_decoders, encoder_pools, features, parallelism
+from catalogs.deployments import encoder_decoders, encoder_pools, optional_blocks, parallelism
 from catalogs.deployments.autoscaling import Autoscaling, parse_autoscaling
 from catalogs.deployments.compatibility import FeatureContext, check_compatibility
 from catalogs.deployments.drafting import resolve_speculation
@@ -122,7 +122,7 @@ def _in_role(pool: ResolvedDeployment, part: PoolDeployment) -> ResolvedDeployme
     """Return a pool with its role, its site and the engine's defaults for that role."""
     if part.role == "prefill":
         ahead = pool.engine.async_scheduling and pool.engine.prefills_ahead
-        dispatch = features.prefill_rank_dispatch(pool, part.written.rank_dispatch)
+        dispatch = optional_blocks.prefill_rank_dispatch(pool, part.written.rank_dispatch)
         pool = replace(pool, engine=replace(pool.engine, async_scheduling=ahead), rank_dispatch=dispatch)
     return replace(pool, role=part.role, site=part.site)
 
@@ -177,7 +177,7 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
     limits = encoder_decoders.limits_for_encoder(limits, names.model, deployment.max_num_batched_tokens)
     memory_bytes = names.hardware.accelerator.memory_bytes
     share = names.engine.default_utilization(memory_bytes, limits.max_num_batched_tokens, shards)
-    share *= features.tower_share(deployment, names.model, names.engine)
+    share *= optional_blocks.tower_share(deployment, names.model, names.engine)
     engine_notices = (f"{names.engine.name}: {names.engine.notice}",) if names.engine.notice else ()
     return ResolvedDeployment(
         model=names.model,
@@ -192,14 +192,14 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
         sampling=deployment.sampling,
         queueing=parse_queueing(deployment.queue, names.engine, limits.max_num_seqs),
         scaling=scaling,
-        offload=features.resolve_offload(deployment, names.hardware, replicas),
-        kv_retention=features.resolve_retention(deployment, limits.prefix_caching),
-        lora=features.resolve_lora(deployment),
-        multimodal=features.resolve_multimodal(deployment, names.model, names.engine),
+        offload=optional_blocks.resolve_offload(deployment, names.hardware, replicas),
+        kv_retention=optional_blocks.resolve_retention(deployment, limits.prefix_caching),
+        lora=optional_blocks.resolve_lora(deployment),
+        multimodal=optional_blocks.resolve_multimodal(deployment, names.model, names.engine),
         speculation=speculation,
-        rank_dispatch=features.resolve_rank_dispatch(requested, layout),
-        api_server_count=features.resolve_api_servers(requested, names.hardware, layout),
-        swap_bytes=features.resolve_swap_bytes(deployment, names.hardware, replicas, layout),
+        rank_dispatch=optional_blocks.resolve_rank_dispatch(requested, layout),
+        api_server_count=optional_blocks.resolve_api_servers(requested, names.hardware, layout),
+        swap_bytes=optional_blocks.resolve_swap_bytes(deployment, names.hardware, replicas, layout),
         stage_layers=resolve_stage_layers(deployment.pipeline_layers, layout, names.model, names.engine),
         settings=settings,
         notices=engine_notices + set_notices + own + weight_notices + kv_notices + layout_notices,

@@ -170,14 +170,15 @@ class Stage:
         """Every distinct operator with how often it runs in one run of the stage."""
         return tuple(_unfolded(self.items, Polynomial.of(1)))
 
-    def at(self, sizes: Mapping[str, int], itemsize: int = 2) -> SizedStage:
-        """Return the stage at complete sizes (those of `NeuralNetwork.sizes_of`).
+    def at(self, sizes: Mapping[str, int], itemsize: int = 2, kind: Kind | None = None) -> SizedStage:
+        """Return the stage at complete sizes (those of `NeuralNetwork.sizes_of`), or its operators of one kind only.
 
         Raises:
             InputError: A size is missing, or an extent is not a count.
         """
         complete = {**sizes, ITEMSIZE: itemsize}
-        counted = [(operator, times.count(complete)) for operator, times in self.operators]
+        chosen = (pair for pair in self.operators if kind in (None, pair[0].kind))
+        counted = [(operator, times.count(complete)) for operator, times in chosen]
         return SizedStage(
             self.name,
             self.runs.count(complete),

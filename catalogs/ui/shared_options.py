@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from catalogs.errors import InputError, nearest_name
 from catalogs.ui.installation import DISTRIBUTION, is_compiled, own_version
+from catalogs.ui.outputs import Command, refuse_inputs
 
 #: The names of the catalog's workloads with their mean input/output tokens. A test compares them with the catalog.
 WORKLOAD_NAMES: Final = (
@@ -36,6 +37,16 @@ OUTPUT_TOKENS_HELP: Final = "Output length of every request, constant; replaces 
 class CommandGroup(TyperGroup):
     """A group of commands that answers the name of no command with the nearest one."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments of the group itself, which `plan` has; the name of a subcommand remains.
+
+        Raises:
+            InputError: An output is one of the input files.
+        """
+        rest = super().parse_args(ctx, args)
+        refuse_inputs(ctx)
+        return rest
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the first argument names, with its name and the arguments that follow.
 
@@ -52,6 +63,14 @@ class CommandGroup(TyperGroup):
         return InputError("there is no such command", name, nearest, None if nearest else f"`{path} --help` lists all")
 
 
+class _Application(typer.Typer):
+    """A typer app whose commands are of the class `Command`."""
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
+        """Return a decorator that adds a function as a command; see `typer.Typer.command`."""
+        return super().command(name, **{"cls": Command} | settings)
+
+
 def command_group(cls: type[CommandGroup] = CommandGroup, **settings: Any) -> typer.Typer:
     """Return the typer app of a console script or of a group of commands, with the settings that all of them share.
 
@@ -61,7 +80,7 @@ def command_group(cls: type[CommandGroup] = CommandGroup, **settings: Any) -> ty
     """
     names = {"help_option_names": ["-h", "--help"]}
     shared: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "context_settings": names}
-    return typer.Typer(cls=cls, **shared, **settings)
+    return _Application(cls=cls, **shared, **settings)
 
 
 def option(metavar: str | None, text: str, *names: str, **more: Any) -> Any:

@@ -246,7 +246,7 @@ def load_workload(text: str) -> Workload:
     """
     if not text.strip():
         raise InputError("a workload is a catalog name, a file or keys in braces", text, DEFAULT_WORKLOAD)
-    if is_written_out(text):
+    if is_inline_workload(text):
         return _from_text(text)
     names = {name.lower(): name for name in list_workloads()}
     if text.lower() in names:
@@ -301,7 +301,7 @@ def workload_modalities(text: str) -> tuple[Modality, ...]:
         InputError: The name is unknown, or the file or a key breaks a rule.
     """
     path = Path(text)
-    found = path.stat() if not is_written_out(text) and is_file(path) else None
+    found = path.stat() if not is_inline_workload(text) and is_file(path) else None
     return _modalities(text, None if found is None else (found.st_size, found.st_mtime_ns))
 
 
@@ -310,7 +310,7 @@ def _modalities(text: str, changed: tuple[int, int] | None) -> tuple[Modality, .
     return load_workload(text).modalities
 
 
-def is_written_out(text: str) -> bool:
+def is_inline_workload(text: str) -> bool:
     """Return whether the text of a workload holds its keys in braces, and is no name."""
     return text.lstrip().startswith("{")
 

@@ -198,7 +198,7 @@ def parse_agents_answer(data: dict[str, Any], where: str = "answer") -> AgentsAn
         raise input_error(AgentsAnswer, error, where) from None
 
 
-def objective_value(value_s: float | None, as_rate: bool) -> str:
+def objective_text(value_s: float | None, as_rate: bool) -> str:
     """Return a value of an objective; the inverse of a time per output token where it was written as a rate."""
     if not as_rate:
         return seconds(value_s)

@@ -12,11 +12,11 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.ui.words import counted, dollars
 from catalogs.units import GIB
 from catalogs.workloads.workload import Workload
+from planner.agents.agent_runs import AgentServing, Tier
 from planner.agents.estimate import AgentLoad, estimated_ratio
-from planner.agents.serving import AgentServing, Tier
-from planner.evaluation.closed_forms import ClosedForms
+from planner.evaluation.closed_forms.disaggregated import ratios
+from planner.evaluation.closed_forms.estimates import ClosedForms
 from planner.evaluation.deployments import CandidateDeployments
-from planner.evaluation.disaggregated import ratios
 from planner.evaluation.workload_statistics import WorkloadStatistics
 from planner.problem.candidate import Candidate, DeploymentOverrides
 from planner.problem.hardware_choice import choose_hardware

@@ -22,7 +22,7 @@ from simulator.core.batch import BatchShape
 from simulator.costs.step_cost import StepCost
 
 if TYPE_CHECKING:
-    from planner.agents.serving import AgentServing
+    from planner.agents.agent_runs import AgentServing
 
 #: Share of the time that prompts may take from decodes in the estimate; beyond it, prompts queue without end.
 MOST_SHARE: Final = 0.95

@@ -20,7 +20,7 @@ from catalogs.ui.html_page import (
     table,
 )
 from catalogs.ui.words import counted, digits, dollars, duration_text, percent, sure_percent
-from planner.agents.answer import AgentsAnswer, AgentsRefusal, ComparedPlan, objective_value
+from planner.agents.answer import AgentsAnswer, AgentsRefusal, ComparedPlan, objective_text
 from planner.agents.screen import (
     compared_note,
     compared_values,
@@ -79,9 +79,9 @@ def _objective_row(row: SloResult, as_rate: bool) -> tuple[str, ...]:
     sure = row.value_at_confidence_s
     return (
         objective_name(row.name, as_rate),
-        objective_value(row.limit_s, as_rate),
-        objective_value(row.value_s, as_rate),
-        "without limit" if sure is None else objective_value(sure, as_rate),
+        objective_text(row.limit_s, as_rate),
+        objective_text(row.value_s, as_rate),
+        "without limit" if sure is None else objective_text(sure, as_rate),
         sure_percent(row.probability_met),
         "met" if row.met else "missed",
     )

@@ -9,8 +9,8 @@ import numpy as np
 
 from catalogs.arrays import FloatArray
 from catalogs.ui.words import percent
+from planner.agents.agent_runs import TURNS, AgentObservation
 from planner.agents.choices import Choice
-from planner.agents.serving import TURNS, AgentObservation
 from planner.answer.plan_schema import SloResult
 from planner.evaluation.confidence import LEVELS, SEEDS, SPEED
 from planner.problem.request import PlanRequest

@@ -14,7 +14,7 @@ from catalogs.hardware.catalog import parse_hardware, with_nodes
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.words import counted, percent, seconds
 from catalogs.workloads.workload import Workload
-from planner.agents.answer import AgentsRefusal, objective_value
+from planner.agents.answer import AgentsRefusal, objective_text
 from planner.agents.rating import FullRuns, Judge
 from planner.agents.screen import objective_name
 from planner.agents.search import Progress, find
@@ -67,7 +67,7 @@ class AgentsRefuser:
     def _binding(self, row: SloResult, full: FullRuns) -> str:
         """Return the objective that is missed by most, and by how much."""
         as_rate = self._as_rate(row.name)
-        name, limit = objective_name(row.name, as_rate), objective_value(row.limit_s, as_rate)
+        name, limit = objective_name(row.name, as_rate), objective_text(row.limit_s, as_rate)
         side = "below" if as_rate else "above"
         load = f"with {counted(self.agents, 'agent')}"
         if row.value_s is None or not math.isfinite(row.value_s):
@@ -75,11 +75,11 @@ class AgentsRefuser:
                 return f"{percent(full.rejected_share)} of the requests are rejected because of their size"
             return f"{name} grows without limit {load}"
         if row.value_s > row.limit_s:
-            return f"{name} is {objective_value(row.value_s, as_rate)}, {side} the limit of {limit}, {load}"
+            return f"{name} is {objective_text(row.value_s, as_rate)}, {side} the limit of {limit}, {load}"
         sure = percent(self.judge.request.confidence)
         most = "may grow without limit"
         if row.value_at_confidence_s is not None:
-            most = f"may be {objective_value(row.value_at_confidence_s, as_rate)} at {sure} confidence"
+            most = f"may be {objective_text(row.value_at_confidence_s, as_rate)} at {sure} confidence"
         return f"{name} {most}, {side} the limit of {limit}, {load}"
 
     def _relaxed(self, full: FullRuns) -> Iterator[Suggestion]:

@@ -7,12 +7,12 @@ from typing import Final
 
 from catalogs.ui.terminal import PIPED, Line, labelled_rows
 from catalogs.ui.words import counted, digits, dollars, duration_text, percent
-from planner.agents.answer import AgentPlan, AgentsAnswer, AgentsRefusal, ComparedPlan, objective_value
+from planner.agents.answer import AgentPlan, AgentsAnswer, AgentsRefusal, ComparedPlan, objective_text
 from planner.answer.plan_schema import SloResult
 from planner.evaluation.confidence import LEVEL, SEEDS
 from planner.problem.interactivity import INTERACTIVITY
 from planner.problem.latency_metrics import TPOT
-from planner.sections.refusal import refused_lines
+from planner.sections.refusal_words import refused_lines
 from planner.sections.section import interval_words, level_words, verdict_words
 
 #: Other choices that the screen shows.
@@ -107,16 +107,16 @@ def router_words(plan: AgentPlan | ComparedPlan) -> str:
 
 def _objective_words(row: SloResult, as_rate: bool, rejected_share: float) -> str:
     """Return an objective with its value, interval and limit, as a rate where it was written as one."""
-    name, limit = objective_name(row.name, as_rate), objective_value(row.limit_s, as_rate)
+    name, limit = objective_name(row.name, as_rate), objective_text(row.limit_s, as_rate)
     if row.value_s is None and rejected_share:
         return f"{name} is missed because {percent(rejected_share)} of the requests are rejected, limit {limit}"
     span = interval_words(row.ci_low_s, row.ci_high_s)
     if as_rate:
         low = "0" if row.ci_high_s is None else digits(1 / row.ci_high_s)
-        span = f"{low} to {objective_value(row.ci_low_s, as_rate)}"
+        span = f"{low} to {objective_text(row.ci_low_s, as_rate)}"
     interval = level_words(row.ci_level or LEVEL, span)
     verdict = verdict_words(row.met, row.probability_met)
-    return f"{name} = {objective_value(row.value_s, as_rate)} ({interval}), limit {limit}: {verdict}"
+    return f"{name} = {objective_text(row.value_s, as_rate)} ({interval}), limit {limit}: {verdict}"
 
 
 def objective_name(name: str, as_rate: bool) -> str:
@@ -126,7 +126,7 @@ def objective_name(name: str, as_rate: bool) -> str:
 
 def _speed_words(plan: AgentPlan) -> str:
     reached = [
-        f"{words} of the requests reach {objective_value(1 / per_s, True)}"
+        f"{words} of the requests reach {objective_text(1 / per_s, True)}"
         for words, per_s in (("half", plan.interactivity_p50), ("90 %", plan.interactivity_p90))
         if per_s is not None
     ]
@@ -177,4 +177,4 @@ def _compared_value(plan: ComparedPlan, name: str, as_rate: bool) -> str:
     value_s = plan.values_s[name]
     if value_s is None and plan.rejected_share:
         return f"{objective_name(name, as_rate)} missed ({percent(plan.rejected_share)} rejected)"
-    return f"{objective_name(name, as_rate)} = {objective_value(value_s, as_rate)}"
+    return f"{objective_name(name, as_rate)} = {objective_text(value_s, as_rate)}"

@@ -15,11 +15,11 @@ from typing import Final
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
 from planner.answer.confirmed_rates import BEST
-from planner.answer.evaluate import PlanEvaluator
+from planner.answer.plan_evaluator import PlanEvaluator
 from planner.evaluation.evaluator import Evaluator, apply_bounds
 from planner.evaluation.multi_hardware import rental_bound
-from planner.evaluation.queueing import OVERLOAD
 from planner.evaluation.run_sizes import run_sizes
+from planner.evaluation.stability import OVERLOAD
 from planner.problem.candidate import Candidate, kind_of
 from planner.problem.demand import RequiredRates
 from planner.problem.latency_metrics import E2E
@@ -35,8 +35,8 @@ from planner.search.objectives import (
     equal_unit_cost,
     simplest_tied,
 )
+from planner.search.optuna_study import SearchSettings
 from planner.search.search import Enough, Progress, SearchResult, score_of, search
-from planner.search.study import SearchSettings
 from planner.search.workers import Lookahead, SerialLookahead, WorkerPool
 from planner.space.candidates import distance_from_defaults
 

@@ -28,7 +28,8 @@ from catalogs.hardware.specs import Hardware
 from catalogs.models.catalog import load_model
 from catalogs.workloads.workload import load_workload, with_constant_lengths
 from planner.answer.replica_sizes import LONE, ErrorFactors, ReplicaChoice, SizedReplicas
-from planner.evaluation.closed_forms import ClosedForms
+from planner.evaluation.closed_forms.bounds import memory_discard
+from planner.evaluation.closed_forms.estimates import ClosedForms
 from planner.evaluation.confidence import SPEED
 from planner.evaluation.deployments import CandidateDeployments
 from planner.evaluation.workload_statistics import WorkloadStatistics, in_pieces, open_loop
@@ -38,7 +39,6 @@ from planner.problem.latency_metrics import E2E, TPOT, TTFT
 from planner.problem.load_curve import steady
 from planner.problem.request import PlanRequest
 from planner.problem.tariff import least_price
-from planner.space.bounds import memory_discard
 from planner.space.candidates import single_replicas, widest_limits
 from simulator.memory.plan import MemoryPlan
 

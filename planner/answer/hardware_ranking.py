@@ -17,17 +17,17 @@ from typing import Final, Literal
 from catalogs.hardware.specs import Hardware
 from catalogs.io.json_block import JsonBlock
 from planner.answer.confirmed_rates import OTHER
-from planner.answer.evaluate import PlanEvaluator
 from planner.answer.evaluated_plan import EvaluatedPlan, objective_value
+from planner.answer.plan_evaluator import PlanEvaluator
 from planner.answer.plan_schema import Plan
 from planner.economics.money import offer_words, rented_words
-from planner.evaluation.queueing import OVERLOAD
+from planner.evaluation.closed_forms.bounds import MEMORY, NOT_ADMITTED, NOT_RENTED, REQUEST_LENGTH, Discard
+from planner.evaluation.stability import OVERLOAD
 from planner.evaluation.verdict import Verdict
 from planner.problem.candidate import Candidate, kind_of
 from planner.problem.latency_metrics import TPOT, TTFT
 from planner.problem.request import PlanRequest
 from planner.search.candidate_tester import Outcome, RequestCounter
-from planner.space.bounds import MEMORY, NOT_ADMITTED, NOT_RENTED, REQUEST_LENGTH, Discard
 
 #: Results of a kind of accelerator, best first. A kind is "undecided" if no candidate that was tried meets the request,
 #: and not all of them were tried, or if the plan on it misses once more seeds are simulated.

@@ -14,14 +14,16 @@ from catalogs.ui.words import percent, rate, seconds, shares_words
 from planner.answer.answer_schema import Refusal, Suggestion
 from planner.answer.candidate_search import distance_of, tester_of
 from planner.answer.confirmed_rates import BEST
-from planner.answer.evaluate import PlanEvaluator
 from planner.answer.evaluated_plan import EvaluatedPlan
 from planner.answer.more_hardware import HardwareSizing, SearchOn, more_of
+from planner.answer.plan_evaluator import PlanEvaluator
 from planner.answer.plan_schema import Memory, Plan, SloResult
 from planner.evaluation.api_processes import api_server_variants
 from planner.evaluation.capacity import TOLERANCE
+from planner.evaluation.closed_forms.bounds import MEMORY, NOT_ADMITTED, NOT_RENTED, REQUEST_LENGTH, Discard
+from planner.evaluation.closed_forms.queueing import FIRST_TOKEN_STAGES
 from planner.evaluation.evaluator import Evaluator
-from planner.evaluation.queueing import FIRST_TOKEN_STAGES, OVERLOAD
+from planner.evaluation.stability import OVERLOAD
 from planner.evaluation.verdict import SHORT_RUN_MARGIN
 from planner.problem.candidate import Candidate
 from planner.problem.latency_metrics import LATENCY_METRICS
@@ -29,7 +31,6 @@ from planner.problem.overrides import Overrides
 from planner.problem.request import LEAST_CONFIDENCE, PlanRequest
 from planner.problem.slo import Slo, parse_slos, rounded_up, seconds_text
 from planner.search.candidate_tester import UNSTABLE, Outcome
-from planner.space.bounds import MEMORY, NOT_ADMITTED, NOT_RENTED, REQUEST_LENGTH, Discard
 from planner.space.candidates import candidates
 
 #: Weight dtypes to try, widest first.

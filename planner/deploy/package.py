@@ -11,8 +11,8 @@ from catalogs.io.json_files import read_json
 from catalogs.ui.words import rate
 from planner.answer.answer_schema import Answer, chosen
 from planner.deploy.benchmark import benchmark_files
-from planner.deploy.disaggregated import pools_words
 from planner.deploy.files import MARK, DeploymentFiles, check_folder, write_folder
+from planner.deploy.local_servers import pools_words
 from planner.deploy.serving import Serving
 from planner.deploy.targets.registry import find_target, write_target
 from planner.sections.full_answer import read_answer

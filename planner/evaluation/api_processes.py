@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, Protocol
 
-from catalogs.deployments.features import most_api_servers
+from catalogs.deployments.optional_blocks import most_api_servers
 from catalogs.deployments.resolve import CatalogLookup
-from planner.evaluation.queueing import Utilisation
+from planner.evaluation.closed_forms.bounds import Discard
+from planner.evaluation.closed_forms.queueing import Utilisation
 from planner.problem.candidate import Candidate
 from planner.problem.overrides import Overrides
-from planner.space.bounds import Discard
 
 #: Utilisation of the API server from which it is taken to limit a saturated deployment: a queue with one server then
 #: holds four times its service time on average (Kingman), and a high percentile of it several times that.

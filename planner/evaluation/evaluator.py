@@ -7,12 +7,12 @@ from typing import Protocol
 from calibration.accuracy.stated_error import StatedError
 from catalogs.deployments.resolve import CatalogLookup
 from catalogs.hardware.specs import Hardware
+from planner.evaluation.closed_forms.bounds import NOT_ADMITTED, Discard
+from planner.evaluation.closed_forms.queueing import Utilisation
 from planner.evaluation.facts import CandidateFacts
 from planner.evaluation.observation import Load, Observation, RunDetail
-from planner.evaluation.queueing import Utilisation
 from planner.problem.candidate import Candidate
 from planner.problem.request import PlanRequest
-from planner.space.bounds import NOT_ADMITTED, Discard
 
 
 class Evaluator(Protocol):

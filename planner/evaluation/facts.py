@@ -11,10 +11,10 @@ from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.launch.arguments import served_weights
 from catalogs.launch.command import engine_family, serve_command
 from catalogs.launch.images import ContainerDevice, image_of
+from planner.evaluation.closed_forms.bounds import memory_discard, rejected_words
 from planner.evaluation.deployments import CandidateDeployments
 from planner.evaluation.workload_statistics import WorkloadStatistics
 from planner.problem.candidate import Candidate
-from planner.space.bounds import memory_discard, rejected_words
 from simulator.memory.plan import MemoryPlan
 
 #: How to use the two commands of a disaggregated deployment.

@@ -15,17 +15,17 @@ from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
 from catalogs.workloads.workload import Workload
+from planner.evaluation.closed_forms.bounds import Discard, RentalBound
+from planner.evaluation.closed_forms.queueing import Utilisation
 from planner.evaluation.facts import CandidateFacts
 from planner.evaluation.observation import Load, Observation, RunDetail
-from planner.evaluation.queueing import Utilisation
 from planner.evaluation.run_sizes import condition_shares
-from planner.evaluation.simulated import SimulatedEvaluator
+from planner.evaluation.simulated_evaluator import SimulatedEvaluator
 from planner.problem.candidate import Candidate
 from planner.problem.hardware_choice import choose_hardware, is_any, is_one
 from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest
 from planner.problem.tariff import least_or_given_price, require_price
-from planner.space.bounds import Discard, RentalBound
 from simulator.cluster.compiled import SAMPLE_STEP
 from simulator.layers.shard import Shard
 from simulator.layers.step import step_calls

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from calibration.accuracy.stated_error import StatedError
 from catalogs.arrays import FloatArray
+from planner.evaluation.stability import FILLING_GROWTH, GROWTH_LIMIT, most_unserved
 from planner.problem.slo import Slo
-from planner.space.bounds import GROWTH_LIMIT, most_unserved
-
-#: Growth beyond what a batch that is still filling up can explain.
-OVERLOAD_GROWTH: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +79,7 @@ class Observation:
         up, or none of them waits for a place in the batch. Growth within the larger tolerance of a short run counts as
         undecided too, so that the verdict at a rate does not depend on the length of the run.
         """
-        filling = self.growth_fraction <= OVERLOAD_GROWTH or self.waiting_fraction <= GROWTH_LIMIT
+        filling = self.growth_fraction <= FILLING_GROWTH or self.waiting_fraction <= GROWTH_LIMIT
         return self.growth_fraction > GROWTH_LIMIT and filling
 
     @property

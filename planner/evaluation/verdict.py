@@ -14,13 +14,12 @@ from calibration.accuracy.stated_error import ALL_WAITING, WAITING_METRICS, Stat
 from catalogs.ui.words import percent
 from planner.evaluation.evaluator import Evaluator
 from planner.evaluation.observation import Load, Observation
+from planner.evaluation.stability import CLEAR_OVERLOAD_GROWTH
 from planner.problem.candidate import Candidate
 from planner.problem.slo import Slo
 
 #: A short run rules out a candidate only if it misses an objective by more than its noise could explain.
 SHORT_RUN_MARGIN: Final = 1.3
-
-CLEARLY_MISSED_GROWTH: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ class Verdict:
     @property
     def far_behind(self) -> bool:
         """Return whether the system is far overloaded in any run."""
-        return any(o.growth_fraction > CLEARLY_MISSED_GROWTH for o in self.observations)
+        return any(o.growth_fraction > CLEAR_OVERLOAD_GROWTH for o in self.observations)
 
     @property
     def joules_per_output_token(self) -> float:

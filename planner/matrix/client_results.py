@@ -22,7 +22,7 @@ from catalogs.errors import InputError
 from catalogs.io.input_files import exists
 from catalogs.workloads.fit import fit_workload
 from catalogs.workloads.traces import Trace
-from planner.matrix.measured import MeasuredPoint, closed_loop, read_measured
+from planner.matrix.published_rows import MeasuredPoint, closed_loop, read_measured
 from planner.problem.latency_metrics import E2E, TPOT, TTFT
 
 #: The compared statistics: means, which results of few requests give best.

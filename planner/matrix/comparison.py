@@ -20,7 +20,7 @@ from catalogs.workloads.workload import load_workload
 from planner.matrix.cells import Cell
 from planner.matrix.evaluation import identity, row_of, simulated_document
 from planner.matrix.matrix_file import DEFAULT
-from planner.matrix.measured import MeasuredPoint
+from planner.matrix.published_rows import MeasuredPoint
 from planner.matrix.row import AS_MEASURED, CellVersions, MatrixRow
 from planner.problem.latency_metrics import E2E, ITL, TPOT, TTFT
 from simulator.cluster.compiled import DeploymentDoesNotFit

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from functools import lru_cache
 from shlex import quote
 from typing import Any, Final
@@ -26,7 +25,7 @@ from planner.problem.tariff import Tariff, table_price
 from simulator.analysis.complexity import latency_records
 from simulator.cli.outputs import document
 from simulator.cluster.compiled import CompiledDeployment, CompiledFleet, DeploymentDoesNotFit, compile_fleet
-from simulator.cluster.serving import serving_options
+from simulator.cluster.run_options import serving_options
 from simulator.cluster.simulate import simulate
 
 #: Longest sequences are rounded up to a multiple of this, in tokens.
@@ -77,7 +76,7 @@ def simulated_document(
     fleet = compile_fleet(written)
     source = fleet.reads(workload)
     drawn = source.materialise(cell.seed, cell.requests, rate)
-    run = simulate(fleet, drawn, replace(serving_options(written, fleet), seed=cell.seed))
+    run = simulate(fleet, drawn, serving_options(written, fleet))
     found = document(run, written, source)
     return found | {"complexity": complexity_of(latency_records(run)).block()}, fleet
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibration.serve.tiny_model import TINY_MODELS
-from catalogs.deployments.networks import is_network
+from catalogs.deployments.network_deployment import is_network
 from catalogs.deployments.parallelism import tensor_parallel_choices
 from catalogs.deployments.schema import Deployment, deployment_of_keys
 from catalogs.engines.files import engine_file_names, load_engine

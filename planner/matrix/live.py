@@ -7,8 +7,8 @@ probes; no request of a cell is part of a probe.
 
 The speed of a shared machine drifts within minutes. All cells are therefore replayed once, and then all of them again;
 the engine is probed before, between and after, and all cells are simulated with these probes together. Every probe and
-every replay is recorded as soon as it is measured (`planner/matrix/measurements.py`). What an interrupted run left to
-measure is measured between probes of its own, because another start of a server may have another speed.
+every replay is recorded as soon as it is measured (`planner/matrix/measurement_records.py`). What an interrupted run
+left to measure is measured between probes of its own, because another start of a server may have another speed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from catalogs.workloads.workload import in_closed_loop, load_workload
 from planner.matrix.cells import Cell
 from planner.matrix.evaluation import refused
 from planner.matrix.live_rows import HERE, calibrated, drift_notice, measured_row, simulated_row
-from planner.matrix.measurements import EngineMeasurements, MeasuredReplay, cell_key, engine_key
+from planner.matrix.measurement_records import EngineMeasurements, MeasuredReplay, cell_key, engine_key
 from planner.matrix.records import RowRecords
 from planner.matrix.row import CellVersions, MatrixRow, Verdict
 from simulator.cluster.compiled import CompiledDeployment, compile_deployment

@@ -18,7 +18,7 @@ from calibration.serve.probe import Probe
 from catalogs.statistics import statistics
 from planner.matrix.cells import Cell
 from planner.matrix.evaluation import identity
-from planner.matrix.measurements import MeasuredReplay
+from planner.matrix.measurement_records import MeasuredReplay
 from planner.matrix.row import CellVersions, MatrixRow
 from simulator.analysis.complexity import latency_records
 from simulator.analysis.metrics import latency_metrics

@@ -12,9 +12,9 @@ from typing import Any, Final
 from calibration.artefacts.request_summary import METRICS, summary_lines
 from catalogs.errors import InputError
 from catalogs.io.output_files import make_folder, write_atomically
+from planner.matrix.matrix_run import MatrixResult
 from planner.matrix.records import FILE_NAME
 from planner.matrix.row import MatrixRow
-from planner.matrix.study import MatrixResult
 
 #: Statistics of a latency in a row, in the order of the columns.
 STATS: Final = ("mean", "p50", "p90", "p95", "p99")

@@ -23,8 +23,8 @@ from catalogs.ui.html_page import (
 from catalogs.ui.words import counted, dollars, human_s
 from planner.matrix import figures, request_lengths
 from planner.matrix.comparison import GROUP_HEAD, MatrixComparison
+from planner.matrix.matrix_run import MatrixResult
 from planner.matrix.row import MatrixRow
-from planner.matrix.study import MatrixResult
 
 FOOTER: Final = footer_of("plan matrix")
 

@@ -1,9 +1,9 @@
 """The rows and measurements of a matrix on the disk while it runs, so that `--resume` repeats nothing that is there.
 
-The file is that of a search (planner/search/study_file.py): one record per line, each with a checksum, written at once.
-Every process that evaluates cells appends its own rows. A row counts for the same cell with the same code and
-calibration only, so a matrix may change between two runs: its new cells are evaluated, and the others are read.
-Records of other kinds are those of `planner/matrix/measurements.py`.
+The file is that of a search (planner/search/checksummed_journal.py): one record per line, each with a checksum,
+written at once. Every process that evaluates cells appends its own rows. A row counts for the same cell with the same
+code and calibration only, so a matrix may change between two runs: new cells are evaluated, and the others are read.
+Records of other kinds are those of `planner/matrix/measurement_records.py`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pydantic import ValidationError
 from calibration.accuracy.stated_error import stated_errors_digest
 from planner.matrix.cells import Cell
 from planner.matrix.row import MatrixRow
+from planner.search.checksummed_journal import StudyFile
 from planner.search.ray_workers import code_digest
-from planner.search.study_file import StudyFile
 
 #: Kind of a record with one row; Optuna's own records have smaller numbers.
 ROW: Final = 100

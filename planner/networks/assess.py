@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Self
 
+from catalogs.economics.prices import Price
 from planner.economics.rack_power import unused_w
 from planner.evaluation.capacity import TOLERANCE, find_capacity
-from planner.networks.candidate import JobCandidate, price_of
+from planner.networks.candidate import JobCandidate, Setup, price_of
 from planner.networks.evaluation import JobEvaluator, JobVerdict
 from planner.networks.request import NetworkRequest
 from planner.search.candidate_tester import UNSTABLE
@@ -63,25 +64,27 @@ class JobAssessor:
 
     request: NetworkRequest
     evaluator: JobEvaluator
-    _usd: dict[JobCandidate, float | None] = field(default_factory=dict, repr=False)
-    _unused: dict[JobCandidate, float] = field(default_factory=dict, repr=False)
+    _prices: dict[tuple[Setup, int], Price | None] = field(default_factory=dict, repr=False)
+
+    def _price(self, candidate: JobCandidate) -> Price | None:
+        """Return the price of the replicas of a candidate, which does not depend on its batching; None if unknown."""
+        key = candidate.setup, candidate.replicas
+        if key not in self._prices:
+            self._prices[key] = price_of(candidate, self.request.tariff)
+        return self._prices[key]
 
     def usd_per_hour(self, candidate: JobCandidate) -> float | None:
         """Return the price of the replicas of a candidate; None if no price is known."""
-        if candidate not in self._usd:
-            price = price_of(candidate, self.request.tariff)
-            self._usd[candidate] = None if price is None else price.usd_per_hour
-        return self._usd[candidate]
+        price = self._price(candidate)
+        return None if price is None else price.usd_per_hour
 
     def unused_w(self, candidate: JobCandidate) -> float:
         """Return the power of the accelerators that are rented with a candidate and idle, watts, at the servers.
 
         It is 0 where the price is not that of instances, such as the user's own.
         """
-        if candidate not in self._unused:
-            price = price_of(candidate, self.request.tariff)
-            self._unused[candidate] = 0.0 if price is None else unused_w(candidate.hardware, price.idle_accelerators)
-        return self._unused[candidate]
+        price = self._price(candidate)
+        return 0.0 if price is None else unused_w(candidate.hardware, price.idle_accelerators)
 
     def most_replicas(self, candidate: JobCandidate) -> int:
         """Return the replicas that the hardware and the budget allow."""
@@ -112,19 +115,30 @@ class JobAssessor:
         least = self.least_replicas(candidate)
         if least > most:
             return math.inf
+        if self._saves_energy:
+            return min(self.score(candidate.with_replicas(n), rate, None) for n in range(least, most + 1))
         used = candidate.with_replicas(least if self._economises else most)
         highest = self.evaluator.fluid_per_s(used) / self.evaluator.slowdown(used)
         return self.score(used, highest if self.request.objective == "throughput" else rate, None)
 
     def _users_bound(self, candidate: JobCandidate, most: int) -> float:
         """Return a score under users that the candidate cannot fall below: of one replica, or of full batches."""
-        used = candidate.with_replicas(1 if self._economises else most)
-        return self.score(used, self.evaluator.fluid_per_s(used), None)
+        counts = range(1, most + 1) if self._saves_energy else (1 if self._economises else most,)
+        used = map(candidate.with_replicas, counts)
+        return min(self.score(each, self.evaluator.fluid_per_s(each), None) for each in used)
 
     @property
     def _economises(self) -> bool:
         """Return whether as few replicas as hold the rate are wanted."""
-        return self.request.objective in ("cost", "energy", "carbon")
+        return self.request.objective == "cost" or self._saves_energy
+
+    @property
+    def _saves_energy(self) -> bool:
+        """Return whether the score is energy or carbon, which need not grow with the replicas.
+
+        More of them may leave fewer accelerators of an instance idle, or be cheapest on another grid.
+        """
+        return self.request.objective in ("energy", "carbon")
 
     def score(self, candidate: JobCandidate, jobs_per_s: float, verdict: JobVerdict | None) -> float:
         """Return the score of a candidate at a rate; without a verdict, a bound that it cannot fall below."""
@@ -137,7 +151,7 @@ class JobAssessor:
             case "latency":
                 return self._least_ratio(candidate) if verdict is None else verdict.ratio
         if verdict is None:
-            joules = self._least_joules(candidate)
+            joules = self._least_joules(candidate) + self.unused_w(candidate) / jobs_per_s
         else:  # at the predicted speed: slower batches would not change what a job needs
             plain = self.evaluator.verdict(candidate, jobs_per_s, 1.0)
             joules = plain.observations[0].joules_per_job + self.unused_w(candidate) / plain.requests_per_s
@@ -152,8 +166,7 @@ class JobAssessor:
         """Return the carbon of a kWh where the candidate is rented."""
         from catalogs.economics.locations import locate_grid
 
-        price = price_of(candidate, self.request.tariff)
-        return locate_grid(price, self.request.tariff.grid).grid.gco2e_per_kwh
+        return locate_grid(self._price(candidate), self.request.tariff.grid).grid.gco2e_per_kwh
 
     def _least_ratio(self, candidate: JobCandidate) -> float:
         """Return the seconds of a lone job over the tightest limit."""

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from planner.answer.answer_schema import SearchSummary
 from planner.networks.search import KindSearch
 
 #: Why a bound rules out candidates of the search.
@@ -67,3 +68,11 @@ class CandidateCounts:
         """Return the number of all candidates by the reason why they are not the answer of a refused request."""
         ruled_out = Counter({f"ruled out: {reason}": n for reason, n in self.bounded_out.items()})
         return dict((ruled_out + self.missed).most_common())
+
+
+def not_simulated(search: SearchSummary) -> int | None:
+    """Return the candidates that were neither ruled out nor simulated; None where that is unknown.
+
+    Answers of earlier versions count a candidate twice that a bound ruled out and that was simulated all the same.
+    """
+    return search.n_not_simulated if search.n_not_simulated >= 0 else None

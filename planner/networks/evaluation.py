@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from catalogs.arrays import FloatArray
-from catalogs.deployments.networks import NetworkDeployment
+from catalogs.deployments.network_deployment import NetworkDeployment
 from catalogs.workloads.jobs import JobSet
 from planner.evaluation.confidence import LEVELS, SEEDS, Confidence, confidence_at_levels
 from planner.evaluation.run_sizes import RunSizes

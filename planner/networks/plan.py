@@ -39,7 +39,7 @@ from planner.problem.hardware_choice import choose_hardware, is_any, is_one
 from planner.problem.reproduction import digest
 from planner.problem.tariff import least_or_given_price, require_price
 from planner.search.candidate_tester import HALF_TIE
-from planner.search.study import SearchSettings, need_storage
+from planner.search.optuna_study import SearchSettings, need_storage
 
 N_ALTERNATIVES: Final = 2
 
@@ -63,14 +63,19 @@ class NetworkPlanner:
     notices: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, request: NetworkRequest) -> NetworkPlanner:
+    def of(cls, request: NetworkRequest, known: JobService | None = None) -> NetworkPlanner:
         """Return the planner of a request.
+
+        Args:
+            request: The request.
+            known: Prices of the same jobs, which need not be computed again.
 
         Raises:
             InputError: The network, or a size of the job, is invalid.
         """
         mix = read_jobs(load_network(request.model), request.job, request.steps)
-        evaluator = JobEvaluator(request, JobService(mix, request.engine))
+        service = JobService(mix, request.engine) if known is None else known.with_its_prices()
+        evaluator = JobEvaluator(request, service)
         return cls(request, mix, PlanBuilder(JobAssessor(request, evaluator)))
 
     @property
@@ -250,16 +255,17 @@ def best_of(request: NetworkRequest) -> PricedCandidate | None:
 
 @dataclass(slots=True)
 class _ChangedRequests:
-    """Plans changed requests, and counts the searches and the jobs that they took."""
+    """Plans changed requests with the same jobs, and counts the searches and the jobs that they took."""
 
     progress: SearchesProgress
+    known: JobService
     n_searches: int = 0
     n_jobs: int = 0
 
     def best(self, request: NetworkRequest) -> SizedCandidate | None:
         """Return the best candidate of a changed request; None if there is none or it cannot be planned."""
         try:
-            planner = NetworkPlanner.of(request)
+            planner = NetworkPlanner.of(request, self.known)
         except InputError:
             return None
         try:
@@ -274,7 +280,7 @@ class _ChangedRequests:
 
 def _refusal(request: NetworkRequest, planner: NetworkPlanner, progress: SearchesProgress) -> NetworkRefusal:
     """Return why no plan meets the request, with the number of searches for changes that would."""
-    changed = _ChangedRequests(progress)
+    changed = _ChangedRequests(progress, planner.assessor.evaluator.service)
     found = refuse(request, planner.builder, planner.kinds, changed.best)
     counted = {"n_searches": changed.n_searches, "n_jobs": changed.n_jobs}
     return found.model_copy(update=counted | {"reasons": planner.counts.reasons})

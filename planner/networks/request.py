@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Self, get_args
 
 from pydantic import ConfigDict, model_validator
 
-from catalogs.deployments.networks import NetworkEngine
+from catalogs.deployments.network_deployment import NetworkEngine
 from catalogs.errors import InputError
 from catalogs.workloads.jobs import load_job_workload
 from planner.networks.mix import is_file_of_jobs

@@ -11,9 +11,10 @@ from catalogs.ui.words import counted, digits, dollars, gigabytes, kilowatts, pe
 from planner.answer.answer_schema import GOALS
 from planner.answer.plan_schema import SloResult
 from planner.economics.money import offer_words
+from planner.networks.counts import not_simulated
 from planner.networks.deploy import NetworkPackage
 from planner.networks.schema import NetworkAnswer, NetworkHardwareRow, NetworkPlan, PriceError
-from planner.sections.refusal import NO_REASON, refused_lines, ruled_out_lines
+from planner.sections.refusal_words import NO_REASON, refused_lines, ruled_out_lines
 from planner.sections.section import interval_words, level_words, verdict_words
 
 #: Why an alternative that is as good by the objective is not the recommended plan.
@@ -200,9 +201,10 @@ def _search(answer: NetworkAnswer) -> Line:
     if refusal is not None and refusal.n_searches:
         searches = f"{refusal.n_searches} {'search' if refusal.n_searches == 1 else 'searches'}"
         more = f"{searches} for what would meet it, with {counted(refusal.n_jobs, 'job')}; "
+    left = not_simulated(search)
     return "Search", (
         f"{counted(search.n_space, 'candidate')}: {search.n_bounded_out} ruled out by bounds, "
-        f"{search.n_not_simulated} not simulated, {search.n_simulated} simulated "
+        f"{'' if left is None else f'{left} not simulated, '}{search.n_simulated} simulated "
         f"with {counted(search.n_requests, 'job')}; {search.method}; {more}{search.seconds:.1f} s"
     )
 

@@ -18,7 +18,7 @@ from planner.networks.candidate import JobCandidate
 from planner.networks.request import NetworkRequest
 from planner.networks.space import Space
 from planner.search.candidate_tester import HALF_TIE
-from planner.search.study import CandidateStudy, Params, SearchSettings, storage_faults
+from planner.search.optuna_study import CandidateStudy, Params, SearchSettings, storage_faults
 
 Progress = Callable[[int, int], None]  # (done, planned)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import exp, hypot, log
 from statistics import NormalDist
-from typing import Final
+from typing import Final, Self
 
 from calibration.accuracy.stated_error import MEDIAN_TO_SIGMA
 from calibration.bundles.bundle import Bundle, load_bundle
@@ -18,6 +18,7 @@ from planner.problem.slo import Slo
 from simulator.costs.totals import ROOFLINE_ERROR
 from simulator.networks.factors import IntervalClass, interval_factor, load_factors, seconds_class
 from simulator.networks.job import JobPrice, price_job
+from simulator.networks.ranks import job_memory_bytes
 
 #: The engine whose pooling runner serves networks with one output for each text.
 POOLING: Final = "vllm"
@@ -56,6 +57,7 @@ class JobService:
     requested: str | None = None
     change: Callable[[JobPrice], JobPrice] | None = None
     _prices: dict[tuple[Setup, int, int], JobPrice] = field(default_factory=dict, repr=False, compare=False)
+    _memory: dict[tuple[Setup, int, int], float] = field(default_factory=dict, repr=False, compare=False)
     _bundles: dict[str, Bundle] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -99,6 +101,10 @@ class JobService:
         if accelerator.name not in self._bundles:
             self._bundles[accelerator.name] = load_bundle(accelerator)
         return self._bundles[accelerator.name]
+
+    def with_its_prices(self) -> Self:
+        """Return a service of the same jobs that shares the prices, and has used no calibration yet."""
+        return replace(self, _bundles={})
 
     @property
     def fingerprint(self) -> str:
@@ -146,7 +152,14 @@ class JobService:
 
     def memory_bytes(self, setup: Setup, jobs: int = 1, instances: int = 1) -> float:
         """Return the peak memory of one accelerator in batches of jobs, one of the largest kind for each instance."""
-        return instances * max(price.peak_memory_bytes for _, price in self.prices(setup, jobs))
+        return instances * max(self._memory_bytes(setup, jobs, kind) for kind in range(len(self.mix.jobs)))
+
+    def _memory_bytes(self, setup: Setup, jobs: int, kind: int) -> float:
+        """Return the peak memory of one accelerator in a batch of equal jobs, from closed forms: nothing is priced."""
+        key = setup, jobs, kind
+        if key not in self._memory:
+            self._memory[key] = job_memory_bytes(self.mix.jobs[kind].network, setup.execution, self.sizes(jobs, kind))
+        return self._memory[key]
 
     def fits(self, setup: Setup, jobs: int = 1, instances: int = 1) -> bool:
         """Return whether batches of jobs are predicted to fit into the memory of an accelerator."""

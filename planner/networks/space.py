@@ -136,8 +136,9 @@ def make_space(request: NetworkRequest, service: JobService, hardware: Sequence[
 
 
 def _try(space: Space, request: NetworkRequest, service: JobService, setup: Setup) -> None:
-    """Add the candidates of one setup, or the reason why the simulator refuses it."""
+    """Add the candidates of one setup, or the reason why the simulator refuses it, or has no calibration for it."""
     try:
+        service.bundle(setup)
         _add(space, request, service, setup)
     except InputError as error:
         space.discard(_NOT_EXECUTED, math.inf, f"{setup.words}: {error.rule}")

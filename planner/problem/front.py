@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from catalogs.deployments.networks import is_network
+from catalogs.deployments.network_deployment import is_network
 from catalogs.errors import InputError, nearest_key, nearest_name
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.request import PlanRequest

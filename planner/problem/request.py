@@ -471,7 +471,8 @@ class PlanRequest(RequestModel):
 
     def scenario(self) -> dict[str, Any]:
         """Return the keys that differ from their defaults, as a scenario file holds them."""
-        written = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        derived = {"requests_per_s"} if self.over_time else set()  # a load over time has the rate of its workload
+        written = self.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=derived)
         usual = _usual_choices(self.model, self.hardware)
         kept = {key: value for key, value in written.items() if value not in (usual.get(key), {})}
         return kept | {key: getattr(self, key) for key, value in usual.items() if getattr(self, key) != value}

@@ -15,7 +15,7 @@ from planner.answer.plan_schema import Plan
 from planner.problem.candidate import replicas_words
 from planner.search.pareto_search import FrontFile
 from planner.studies.binding import find_binding
-from planner.studies.bottleneck import PoolUse, ResourceUse, pool_uses, resource_uses
+from planner.studies.bottleneck import PoolUse, ResourceUse, resource_uses, simulated_pool_uses
 from planner.studies.capacity_growth import Growth, growth
 from planner.studies.load_sweep import SweepPoint, sweep
 from planner.studies.rerun import Rerun
@@ -78,7 +78,7 @@ def gather(answer: Answer, progress: ProgressCallback = lambda _: None, swings: 
         return ReportData(answer, None, [])
     rerun = Rerun.of(answer)
     progress("where the time goes")
-    parts, capacity_per_s = pool_uses(rerun, best), best.capacity_requests_per_s
+    parts, capacity_per_s = simulated_pool_uses(rerun, best), best.capacity_requests_per_s
     binding = find_binding(rerun, capacity_per_s, progress) if swings and capacity_per_s else None
     simulated = ReportSimulations(
         points=sweep(answer.plans, rerun, progress),

@@ -30,7 +30,7 @@ from planner.report import answer_tables, evidence, machine_figures
 from planner.report.answer_tables import TextTable
 from planner.report.certainty import certainty
 from planner.report.material import ReportData, ReportSimulations
-from planner.sections.refusal import refused_section, unexplained_section
+from planner.sections.refusal_words import refused_section, unexplained_section
 from planner.sections.registry import section_pages
 
 FOOTER: Final = footer_of("plan report")

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from planner.evaluation.capacity import WIDEN, find_capacity
-from planner.evaluation.queueing import OVERLOAD
+from planner.evaluation.stability import OVERLOAD
 from planner.evaluation.verdict import Verdict
 from planner.problem.candidate import Candidate
 from planner.search.candidate_tester import HALF_TIE, TIE, Assess, CandidateTester, Outcome, RequestCounter

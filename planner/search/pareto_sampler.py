@@ -21,7 +21,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from catalogs.arrays import FloatArray
 from planner.search.gaussian_process import ResidualModel, kernel, normal_draws, standard
-from planner.search.study import Params, is_abandoned, space_of
+from planner.search.optuna_study import Params, is_abandoned, space_of
 
 #: A point is ahead if it is better by more than this share; smaller differences are ignored.
 RESOLVED: Final = 0.02

@@ -30,6 +30,7 @@ from planner.problem.reproduction import digest
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.problem.tariff import Tariff
+from planner.search.optuna_study import CandidateStudy, Params, SearchSettings, storage_faults
 from planner.search.pareto_sampler import (
     RESOLVED,
     ParetoOptunaSampler,
@@ -39,7 +40,6 @@ from planner.search.pareto_sampler import (
     members,
 )
 from planner.search.pareto_space import ParetoCandidate, ParetoSpace, points_under_load
-from planner.search.study import CandidateStudy, Params, SearchSettings, storage_faults
 
 SCHEMA_VERSION: Final = 1
 

@@ -16,19 +16,20 @@ import numpy as np
 from catalogs.arrays import FloatArray
 from catalogs.units import HOUR_S
 from planner.economics.money import JOULES_PER_KWH, MILLION
+from planner.evaluation.closed_forms.queueing import Utilisation
 from planner.evaluation.confidence import allowance_for
 from planner.evaluation.evaluator import Evaluator
 from planner.evaluation.observation import Load
-from planner.evaluation.queueing import Utilisation
 from planner.evaluation.run_sizes import RunSizes
-from planner.evaluation.verdict import CLEARLY_MISSED_GROWTH, SHORT_RUN_MARGIN, Verdict, judge, verdict_of
+from planner.evaluation.stability import CLEAR_OVERLOAD_GROWTH
+from planner.evaluation.verdict import SHORT_RUN_MARGIN, Verdict, judge, verdict_of
 from planner.problem.candidate import Candidate
 from planner.problem.front import ParetoAxis
 from planner.problem.latency_metrics import TTFT
 from planner.problem.price_list import PriceList
 from planner.problem.slo import Slo
+from planner.search.optuna_study import Params
 from planner.search.pareto_sampler import ParetoSample, ParetoSampler
-from planner.search.study import Params
 
 #: Loads of each deployment, as shares of the highest estimated rate per dollar of all deployments.
 LADDER: Final = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95)
@@ -221,7 +222,7 @@ class ParetoSpace:
     def _behind(self, verdict: Verdict, patient: bool) -> float:
         """Return a value of at most zero if the system keeps up; a short run only detects what clearly does not."""
         growth = max(o.growth_fraction for o in verdict.observations)
-        return 0.0 if verdict.stable else growth if patient else growth - CLEARLY_MISSED_GROWTH
+        return 0.0 if verdict.stable else growth if patient else growth - CLEAR_OVERLOAD_GROWTH
 
 
 def points_under_load(

@@ -28,7 +28,7 @@ from catalogs.errors import InputError
 from catalogs.ui.entry_point import OUR_PACKAGES
 from planner.problem.candidate import Candidate
 from planner.search.candidate_tester import Assess, Outcome
-from planner.search.study import message_lines
+from planner.search.optuna_study import message_lines
 
 LOCAL: Final = "ray://local"
 

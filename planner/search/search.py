@@ -23,8 +23,8 @@ from optuna.trial import TrialState
 
 from planner.problem.candidate import Candidate
 from planner.search.candidate_tester import Assess, Outcome, apart_from_seats, dominates
+from planner.search.optuna_study import CandidateStudy, Params, SearchSettings, storage_faults
 from planner.search.ordering import differs_in_one_choice, failed_least_first
-from planner.search.study import CandidateStudy, Params, SearchSettings, storage_faults
 from planner.search.workers import Lookahead, SerialLookahead
 
 #: Proposals per trial after which the sampler is considered exhausted.

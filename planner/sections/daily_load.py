@@ -44,7 +44,8 @@ from planner.problem.latency_metrics import E2E
 from planner.problem.load_curve import MOST_SIMULATED, LoadCurve
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
-from planner.sections.fleet_day import MOST_WINDOWS, DailyRun, FleetDay, FleetSize, Name
+from planner.search.workers import ProcessPool, WorkerPool
+from planner.sections.fleet_day import LEAST_WINDOWS_MET, DailyRun, FleetDay, FleetSize, Name
 from planner.sections.section import ChosenPlan, Section, level_words, result_words
 from planner.space.layouts import replicas_of
 from simulator.cluster.cluster import RunOptions
@@ -54,6 +55,9 @@ from simulator.cluster.run import Run
 from simulator.cluster.simulate import simulate
 
 DAY_S: Final = 24 * HOUR_S
+
+#: A run of the load: the size of the fleet, its number of equal parts, and the factor on the times of steps.
+DayRun = tuple[FleetSize, int, float]
 
 #: Factors on the target of the autoscaler in the first and the more careful attempts.
 _AUTOSCALER_TARGET_FACTORS: Final = (1.0, 0.8, 0.6)
@@ -164,7 +168,7 @@ class DailyLoadSection(Section[DailyLoad]):
         run = DailyRun(request.slos, requests, curve.duration_s, curve.n_windows, each, partial(serve, compiled))
         unit = _unit(chosen, _cold_start_s(compiled, ColdStart.model_validate(given.get("cold_start") or {})))
         with status_line(f"{curve.n_requests:,} requests over {curve.duration_s / HOUR_S:.3g} h"):
-            return OverTime(run, curve, unit, chosen.error, given).block()
+            return OverTime(run, curve, unit, chosen.error, given, chosen.workers).block()
 
     def screen(self, block: DailyLoad, plan: Plan) -> Iterator[Line]:  # noqa: ARG002
         """Yield the load, every option with its objectives, and the cheapest option."""
@@ -275,13 +279,17 @@ class ReplicaUnit:
 
 @dataclass(frozen=True, slots=True)
 class OverTime:
-    """Sizes a fleet for a load; `given` holds the user's keys of `autoscaling`, and the others are computed."""
+    """Sizes a fleet for a load; `given` holds the user's keys of `autoscaling`, and the others are computed.
+
+    The runs that do not depend on each other are divided among the workers.
+    """
 
     clock: DailyRun
     curve: LoadCurve
     unit: ReplicaUnit
     error: StatedError
     given: Mapping[str, Any] = field(default_factory=dict)
+    workers: WorkerPool = field(default_factory=ProcessPool)
     known: dict[object, FleetDay] = field(default_factory=dict)
 
     def block(self) -> DailyLoad:
@@ -291,7 +299,7 @@ class OverTime:
         first = self._fits(curve.peak_per_s)
         peak = [FleetSize("peak", n) for n in range(first, min(first + _EXTRA_REPLICAS_TRIED, unit.limit) + 1)]
         mean = [FleetSize("mean", self._fits(curve.mean_per_s))]
-        options = [self._option(*self._first_that_holds(sizes)) for sizes in (peak, mean, self._scaled())]
+        options = self._options([self._first_that_holds(sizes) for sizes in (peak, mean, self._scaled())])
         best = min((option for option in options if option.holds), key=lambda option: option.price, default=None)
         ideal = np.ceil(curve.rates / unit.carries_per_s) + unit.spare
         own = ("duration_s", "n_requests", "drawn", "window_s", "peak_per_s", "mean_per_s", "trough_per_s")
@@ -302,7 +310,7 @@ class OverTime:
             replica_carries_sure=unit.sure,
             cold_start_s=unit.cold_start_s,
             least_accelerator_hours_per_day=float(ideal.mean()) * self.clock.each * 24.0,
-            windows_must_hold=MOST_WINDOWS,
+            windows_must_hold=LEAST_WINDOWS_MET,
             ci_level=LEVEL,
             options=options,
             cheapest=None if best is None else best.name,
@@ -348,6 +356,7 @@ class OverTime:
 
     def _share(self, size: FleetSize) -> int:
         """Return the number of equal parts of the fleet; one is simulated, as round robin keeps them independent."""
+        size = size.as_simulated
         most = max(1, self.clock.requests.n // MOST_SIMULATED)
         if size.scaling is not None:
             return max(1, min(most, size.most // _MIN_REPLICAS_PER_PART))
@@ -355,10 +364,14 @@ class OverTime:
 
     def _day(self, size: FleetSize, share: int, speed: float = 1.0) -> FleetDay:
         """Return a run; a size is only simulated once, because mean and peak may need the same number of replicas."""
-        key = (size.replicas, size.scaling, share, speed)
-        if key not in self.known:
-            self.known[key] = self.clock.day(size, share, speed)
-        return replace(self.known[key], size=size)
+        self._simulate([(size, share, speed)])
+        return replace(self.known[_key(size, share, speed)], size=size)
+
+    def _simulate(self, runs: Sequence[DayRun]) -> None:
+        """Simulate the runs that are not known yet, on all workers."""
+        new = {key: run for run in runs if (key := _key(*run)) not in self.known}
+        found = self.workers.map(partial(_simulated, self.clock), list(new.values()))
+        self.known.update(zip(new, found, strict=True))
 
     def _first_that_holds(self, sizes: Sequence[FleetSize]) -> tuple[FleetDay, int]:
         """Return the first size that meets the objectives, else the last, as its run and its number of equal parts."""
@@ -371,21 +384,31 @@ class OverTime:
     def _holds(self, size: FleetSize, share: int) -> bool:
         """Return whether a size meets the objectives with the required confidence: with steps as slow as it allows."""
         slos, allowance = self.clock.slos, allowance_for(self.unit.sure, self.error)
+        self._simulate([(size, share, speed) for speed in (1.0, allowance.speed)])
         if not self._day(size, share).holds(slos):
             return False
         return self._day(size, share, allowance.speed).allowing(slos, allowance).holds(slos)
 
     # ---- rows
 
+    def _options(self, chosen: Sequence[tuple[FleetDay, int]]) -> list[ReplicaOption]:
+        """Return the rows of the chosen sizes, each given as its run and its number of equal parts."""
+        self._simulate([(day.size, share, v) for day, share in chosen for v in self._speeds(share).values()])
+        return [self._option(day, share) for day, share in chosen]
+
+    def _speeds(self, share: int) -> dict[float, float]:
+        """Return, by level of the stated error, the factor on the times of steps with which a size is simulated."""
+        levels = _ERROR_LEVELS if self.clock.requests.n <= _LONG_RUN_REQUESTS * share else _ERROR_LEVELS_OF_LONG_RUNS
+        levels = tuple(sorted({*levels, self.unit.sure}))
+        speeds = _allowed(self.error.factors(SPEED, np.array(levels)), levels)
+        return dict(zip(levels, speeds.tolist(), strict=True))
+
     def _option(self, day: FleetDay, share: int) -> ReplicaOption:
         """Return the row of a run, with intervals from runs as slow as at levels of the stated error."""
         slos, scaling = self.clock.slos, day.size.scaling
-        levels = _ERROR_LEVELS if self.clock.requests.n <= _LONG_RUN_REQUESTS * share else _ERROR_LEVELS_OF_LONG_RUNS
-        levels = tuple(sorted({*levels, self.unit.sure}))
-        speeds = _allowed(self.error.factors(SPEED, np.array(levels)), levels).tolist()
-        moved = {level: self._day(day.size, share, speed) for level, speed in zip(levels, speeds, strict=True)}
+        moved = {level: self._day(day.size, share, speed) for level, speed in self._speeds(share).items()}
         rows = [self._slo_result(slo, day, moved) for slo in slos]
-        windows_met = [moved[level].windows_met(slos) for level in _within_the_interval(levels)]
+        windows_met = [moved[level].windows_met(slos) for level in _within_the_interval(tuple(moved))]
         per_day = DAY_S / day.duration_s
         hours = day.accelerator_s / HOUR_S * per_day
         replica_hours = hours / self.clock.each
@@ -425,6 +448,17 @@ class OverTime:
         worst_at_s = worst * self.curve.duration_s / len(windows)
         worst_s, sure = float(windows[worst]), self.unit.sure
         return WindowedSloResult.of(slo, value_s, bars, sure, worst_window_s=worst_s, worst_at_s=worst_at_s)
+
+
+def _key(size: FleetSize, share: int, speed: float) -> object:
+    simulated = size.as_simulated
+    return simulated.replicas, simulated.scaling, share, speed
+
+
+def _simulated(clock: DailyRun, run: DayRun) -> FleetDay:
+    """Return the result of a size, simulated in one of `share` equal parts with every step `speed` times as long."""
+    size, share, speed = run
+    return clock.day(size.as_simulated, share, speed)
 
 
 def _within_the_interval(levels: Sequence[float]) -> tuple[float, ...]:

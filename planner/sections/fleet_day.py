@@ -20,7 +20,7 @@ from planner.problem.slo import Slo
 from simulator.cluster.run import Run
 
 #: Share of the windows that must meet the objectives, in addition to the whole run.
-MOST_WINDOWS: Final = 0.95
+LEAST_WINDOWS_MET: Final = 0.95
 
 #: Number of parts of the duration for which the number of replicas is reported: hours, if it is a day.
 PARTS: Final = 24
@@ -40,6 +40,12 @@ class FleetSize:
     def most(self) -> int:
         """Return the maximum number of replicas."""
         return self.replicas if self.scaling is None else self.scaling.max_replicas
+
+    @property
+    def as_simulated(self) -> FleetSize:
+        """Return the size without its autoscaler if that cannot change it: a fixed fleet is simulated much faster."""
+        fixed = self.scaling is not None and self.scaling.min_replicas == self.scaling.max_replicas == self.replicas
+        return replace(self, scaling=None) if fixed else self
 
     def part(self, share: int) -> FleetSize:
         """Return one of `share` equal parts of the fleet."""
@@ -111,11 +117,11 @@ class FleetDay:
         return float(np.mean(met))
 
     def holds(self, slos: tuple[Slo, ...]) -> bool:
-        """Return True if the whole run and a share MOST_WINDOWS of its windows meet all objectives.
+        """Return True if the whole run and a share LEAST_WINDOWS_MET of its windows meet all objectives.
 
         An objective on a metric that no request has is met, as in every verdict: its value is NaN.
         """
-        return not any(self.values_s[s.name] > s.limit_s for s in slos) and self.windows_met(slos) >= MOST_WINDOWS
+        return not any(self.values_s[s.name] > s.limit_s for s in slos) and self.windows_met(slos) >= LEAST_WINDOWS_MET
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from planner.answer.plan_schema import ObjectiveRow, Plan
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator
 from planner.evaluation.observation import Load
 from planner.evaluation.run_sizes import run_sizes
-from planner.evaluation.simulated import SimulatedEvaluator
+from planner.evaluation.simulated_evaluator import SimulatedEvaluator
 from planner.evaluation.verdict import judge
 from planner.problem.key_definition import refuse_if
 from planner.problem.latency_metrics import E2E, TPOT, TTFT

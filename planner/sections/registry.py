@@ -14,6 +14,7 @@ from planner.evaluation.evaluator import Evaluator
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator
 from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest
+from planner.search.workers import WorkerPool
 from planner.sections.accounts import AccountsSection
 from planner.sections.complexity import ComplexitySection
 from planner.sections.daily_load import DailyLoadSection
@@ -43,12 +44,14 @@ def check_sections(request: PlanRequest, evaluator: HardwareChoiceEvaluator) -> 
             section.check(request, evaluator)
 
 
-def compute_sections(request: PlanRequest, best: EvaluatedPlan, evaluator: Evaluator) -> dict[str, Any]:
+def compute_sections(
+    request: PlanRequest, best: EvaluatedPlan, evaluator: Evaluator, workers: WorkerPool
+) -> dict[str, Any]:
     """Return the blocks of the recommended plan by section name; empty for an evaluator that does not simulate."""
     if not isinstance(evaluator, HardwareChoiceEvaluator):
         return {}
     prices = PriceList.of(request.tariff, evaluator.names.hardware, request.accounting)
-    chosen = ChosenPlan(request, best, evaluator.of(best.candidate), prices, evaluator.named)
+    chosen = ChosenPlan(request, best, evaluator.of(best.candidate), prices, evaluator.named, workers)
     return {section.name: section.compute(chosen) for section in SECTIONS if section.wanted(request)}
 
 

@@ -15,10 +15,11 @@ from catalogs.ui.words import percent, seconds, sure_percent
 from planner.answer.evaluated_plan import EvaluatedPlan
 from planner.answer.plan_schema import Plan, SloResult
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator
-from planner.evaluation.simulated import SimulatedEvaluator
+from planner.evaluation.simulated_evaluator import SimulatedEvaluator
 from planner.problem.candidate import Candidate
 from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest
+from planner.search.workers import WorkerPool
 
 B = TypeVar("B")
 
@@ -30,7 +31,8 @@ SIMULATED: Final = "Simulated with the calibration and seed of the answer. Inter
 class ChosenPlan:
     """The inputs of a section: the request, the recommended plan as simulated, and the evaluator of its hardware.
 
-    `named` is all of the hardware in the request; it is None if the request names several kinds of hardware.
+    `named` is all of the hardware in the request; it is None if the request names several kinds of hardware. The
+    `workers` are those of the search.
     """
 
     request: PlanRequest
@@ -38,6 +40,7 @@ class ChosenPlan:
     evaluator: SimulatedEvaluator
     prices: PriceList
     named: Hardware | None
+    workers: WorkerPool
 
     @property
     def candidate(self) -> Candidate:

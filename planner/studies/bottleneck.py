@@ -79,7 +79,7 @@ class PoolUse:
     kv_peak: float | None = None
 
 
-def pool_uses(rerun: Rerun, plan: Plan) -> list[PoolUse]:
+def simulated_pool_uses(rerun: Rerun, plan: Plan) -> list[PoolUse]:
     """Return the pools of the recommended plan, simulated again: one pool, or a prefill and a decode pool."""
     candidate, evaluator = rerun.candidates[0], rerun.evaluator_of(0)
     share = evaluator.deployments.even_parts(candidate)
@@ -87,7 +87,7 @@ def pool_uses(rerun: Rerun, plan: Plan) -> list[PoolUse]:
     pools = served.deployments if isinstance(served, CompiledFleet) else (served,)
     n = 2 * rerun.tester.sizes.full * max(pool.resolved.replicas for pool in pools) * share
     requests = rerun.workload.materialise(rerun.request.seed, n, plan.requests_per_s).every(share)
-    done = simulate(served, requests, RunOptions(journal=EventLog()))
+    done = simulate(served, requests, RunOptions(event_log=EventLog()))
     uses, busy = [], api_server_busy(done)
     for number, (pool, found) in enumerate(zip(pools, pool_bottlenecks(done), strict=True)):
         seats = pool.resolved.limits.max_num_seqs * pool.resolved.layout.data_parallel

@@ -20,12 +20,12 @@ from catalogs.hardware.catalog import parse_hardware, with_count, with_nodes
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.terminal import ProgressCallback
 from catalogs.ui.words import human_s, percent, rate
-from planner.answer.evaluate import PlanEvaluator
+from planner.answer.plan_evaluator import PlanEvaluator
 from planner.answer.plan_schema import Plan
 from planner.answer.refusal import NARROWER
 from planner.evaluation.api_processes import BINDING, api_server_variants, more_api_servers
 from planner.evaluation.evaluator import Evaluator
-from planner.evaluation.simulated import SimulatedEvaluator
+from planner.evaluation.simulated_evaluator import SimulatedEvaluator
 from planner.problem.candidate import API_SERVERS, Candidate
 from planner.problem.slo import seconds_text
 from planner.space.candidates import candidates

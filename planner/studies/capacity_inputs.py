@@ -14,8 +14,8 @@ from typing import Final
 from catalogs.deployments.layout import Role
 from catalogs.engines.profile import HostTimes
 from planner.evaluation.deployments import Improve
-from planner.evaluation.simulated import SimulatedEvaluator
-from planner.evaluation.variants import VariedWorkload
+from planner.evaluation.simulated_evaluator import SimulatedEvaluator
+from planner.evaluation.varied_workload import VariedWorkload
 from planner.studies.rerun import Rerun
 from simulator.cluster.compiled import CompiledDeployment, with_host
 from simulator.costs.compile import compile_step_cost

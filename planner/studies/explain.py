@@ -14,7 +14,7 @@ from planner.evaluation.evaluator import apply_bounds
 from planner.problem.candidate import count_words, deployment_words
 from planner.search.candidate_tester import TIE
 from planner.studies.binding import Binding, find_binding
-from planner.studies.bottleneck import ResourceUse, pool_uses, resource_uses
+from planner.studies.bottleneck import ResourceUse, resource_uses, simulated_pool_uses
 from planner.studies.capacity_growth import Growth, GrowthStep, growth
 from planner.studies.rerun import Rerun
 
@@ -57,7 +57,7 @@ def explain(answer: Answer, tell: ProgressCallback = lambda _: None) -> Explanat
     rerun, capacity_per_s = Rerun.of(answer), best.capacity_requests_per_s
     tell("the plan itself")
     bound = find_binding(rerun, capacity_per_s, tell) if capacity_per_s else None
-    found = resource_uses(best, pool_uses(rerun, best), bound)
+    found = resource_uses(best, simulated_pool_uses(rerun, best), bound)
     grown = growth(rerun, best, tell) if capacity_per_s else None
     others = [(deployment_words(p.deployment), why_not(answer, best, p)) for p in answer.alternatives]
     why = [*_why(answer, best), *ruled_out(answer, rerun)]

@@ -12,7 +12,7 @@ from planner.answer.answer_schema import Answer
 from planner.answer.plan_schema import Plan
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.run_sizes import run_sizes
-from planner.evaluation.simulated import SimulatedEvaluator
+from planner.evaluation.simulated_evaluator import SimulatedEvaluator
 from planner.problem.candidate import API_SERVERS, Candidate
 from planner.problem.demand import NOTHING
 from planner.problem.hardware_choice import is_one

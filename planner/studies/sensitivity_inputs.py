@@ -10,7 +10,7 @@ from catalogs.ui.words import percent
 from planner.answer.answer_schema import Answer
 from planner.answer.plan_schema import Plan
 from planner.evaluation.evaluator import Evaluator
-from planner.evaluation.variants import VariedWorkload
+from planner.evaluation.varied_workload import VariedWorkload
 from planner.problem.latency_metrics import TPOT
 from planner.studies.rerun import Rerun
 

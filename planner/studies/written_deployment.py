@@ -12,16 +12,16 @@ from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from planner.answer.confirmed_rates import SeedBudget
-from planner.answer.evaluate import PlanEvaluator
 from planner.answer.evaluated_plan import EvaluatedPlan
+from planner.answer.plan_evaluator import PlanEvaluator
+from planner.evaluation.closed_forms.bounds import length_discard, memory_discard
 from planner.evaluation.run_sizes import run_sizes
-from planner.evaluation.simulated import SimulatedEvaluator
+from planner.evaluation.simulated_evaluator import SimulatedEvaluator
 from planner.problem.candidate import ENCODER_POOL, WHOLE, Candidate, DeploymentOverrides, Split
 from planner.problem.demand import RequiredRates
 from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest
 from planner.search.candidate_tester import CandidateTester
-from planner.space.bounds import length_discard, memory_discard
 from simulator.memory.plan import size_memory
 
 #: Deployment keys that are fields of a candidate or are the same for all of them; the others go into its overrides.

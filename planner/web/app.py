@@ -19,8 +19,8 @@ from planner.web.api import (
     catalogs,
     comparisons,
     deployments,
-    endpoints,
     guess,
+    inference_endpoints,
     jobs,
     operations,
     questions,
@@ -50,7 +50,7 @@ PARTS: Final = (
     answers,
     comparisons,
     deployments,
-    endpoints,
+    inference_endpoints,
 )
 
 

@@ -24,7 +24,7 @@ from catalogs.errors import InputError, nearest_name
 from catalogs.io.http import ServerUrl, without_password
 from catalogs.io.pinned_connection import PinnedServer, ReplyLimits
 from catalogs.io.yaml_files import StrictYamlBlock, check_keys
-from planner.web.endpoints import ListedEndpoint
+from planner.web.listed_endpoints import ListedEndpoint
 
 #: Longest prompt, in characters.
 MOST_PROMPT_CHARACTERS: Final = 200_000

@@ -150,7 +150,7 @@ def read_question(body: Mapping[str, Any], uploads: Uploads, owner: str) -> Ques
 
 def is_network_question(keys: Mapping[str, Any]) -> bool:
     """Return whether the model of a question is a network and not a language model."""
-    from catalogs.deployments.networks import is_network
+    from catalogs.deployments.network_deployment import is_network
 
     return is_network(str(keys.get("model") or ""))
 
@@ -178,7 +178,7 @@ def any_request(keys: Mapping[str, Any]) -> PlanRequest | NetworkRequest:
         from planner.networks.request import network_request
 
         return network_request(keys)
-    from catalogs.deployments.networks import refuse_misspelled_network
+    from catalogs.deployments.network_deployment import refuse_misspelled_network
     from planner.problem.scenario import request_of_keys
 
     if keys.get("model") and not is_hugging_face_id(str(keys["model"])):

@@ -46,7 +46,7 @@ def serve(
         import uvicorn
 
         from planner.web.app import create_app
-        from planner.web.endpoints import read_endpoints
+        from planner.web.listed_endpoints import read_endpoints
     except ModuleNotFoundError as error:
         raise InputError(
             "plan serve needs the packages of the extra web", error.name, hint="pip install '.[web]'"

@@ -171,9 +171,9 @@ def pool_bottlenecks(run: Run, samples: int = SAMPLES) -> list[PoolBottleneck]:
     Raises:
         ValueError: The run has no compiled deployment or no event log.
     """
-    if not run.compiled_pools or run.options.journal is None:
+    if not run.compiled_pools or run.options.event_log is None:
         raise ValueError("the bottleneck of a run needs its compiled deployments and its event log")
-    waits = run.options.journal.by_replica(len(run.replicas))
+    waits = run.options.event_log.by_replica(len(run.replicas))
     pools = []
     for number, compiled in enumerate(run.compiled_pools):
         replicas = [(r, waits[i]) for i, r in enumerate(run.replicas) if r.pool == number]

@@ -173,7 +173,7 @@ class _Trace:
 
     def _transfers(self) -> Iterator[Event]:
         """Yield the transfers between replicas and from hosts that overlap the window, as asynchronous slices."""
-        assert self.run.options.journal is not None
+        assert self.run.options.event_log is not None
         rows = [
             ("transfer", number, source, f"KV of request {int(request)} to replica {int(target)}", start_s, end_s)
             for number, (request, source, target, start_s, end_s) in enumerate(self.run.handovers.tolist())
@@ -183,7 +183,7 @@ class _Trace:
             rows += [("embeddings", number, source, name, start_s, end_s)] if target >= 0 else []
         rows += [
             ("fetch", number, replica, f"KV of request {int(request)} from the host", start_s, end_s)
-            for number, (request, replica, start_s, end_s) in enumerate(self.run.options.journal.fetches().tolist())
+            for number, (request, replica, start_s, end_s) in enumerate(self.run.options.event_log.fetches().tolist())
         ]
         cut_s = self._bounds_s()[1]  # the end of transfers that were not complete when the run was cut off
         for category, number, replica, name, start_s, end_s in rows:
@@ -194,10 +194,10 @@ class _Trace:
                 yield {"ph": "e", "ts": max(_ns(start_s), _ns(last_s)), **place}
 
     def _instants(self) -> Iterator[Event]:
-        assert self.run.options.journal is not None
+        assert self.run.options.event_log is not None
         rows = [
             (now, f"request {int(request)} preempted", "t", int(replica), int(batch))
-            for now, kind, request, replica, batch in self.run.options.journal.events().tolist()
+            for now, kind, request, replica, batch in self.run.options.event_log.events().tolist()
             if kind == PREEMPTED
         ]
         for index, record in enumerate(self.run.replicas):
@@ -222,11 +222,11 @@ Outputs = dict[tuple[int, int, float], dict[str, list[int]]]
 
 
 def _outputs(run: Run) -> Outputs:
-    if run.options.journal is None:
+    if run.options.event_log is None:
         raise ValueError("a trace needs the event log of the run, which has none")
     kinds = {PROMPTED: "prompts_done", FINISHED: "requests_done"}
     found: Outputs = {}
-    for now, kind, request, replica, batch in run.options.journal.events().tolist():
+    for now, kind, request, replica, batch in run.options.event_log.events().tolist():
         if kind in kinds:
             names = found.setdefault((int(replica), int(batch), now), {})
             names.setdefault(kinds[int(kind)], []).append(int(request))

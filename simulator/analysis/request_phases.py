@@ -110,10 +110,10 @@ def phases(run: Run) -> Phases:
     Raises:
         ValueError: The run has no event log.
     """
-    if run.options.journal is None:
+    if run.options.event_log is None:
         raise ValueError("the phases of requests need the event log of the run, which has none")
     done = np.flatnonzero(run.completed)
-    histories = _histories(run, run.options.journal)
+    histories = _histories(run, run.options.event_log)
     before = np.zeros((run.requests.n, len(PHASES)))  # seconds by phase until the first token leaves the engine
     after = np.zeros_like(before)
     # Spans of all requests, each preceded by the row of the request.
@@ -150,7 +150,7 @@ def _with_clients(run: Run, done: np.ndarray, left: FloatArray, before: FloatArr
     return Phases(done, ttft, e2e)
 
 
-def _histories(run: Run, journal: EventLog) -> dict[int, _History]:
+def _histories(run: Run, events: EventLog) -> dict[int, _History]:
     """Return the intervals of each request."""
     shown = run.options.hand_over.first_token
     started_s = run.started_s.tolist()
@@ -158,7 +158,7 @@ def _histories(run: Run, journal: EventLog) -> dict[int, _History]:
     encoders = [run.is_encoder(number) for number in range(len(run.replicas))]
     began_s = {(int(row[0]), row[5]): row[4] for row in run.encodings.tolist()}  # by request and end of the encoding
     histories: dict[int, _History] = {}
-    for now, kind, number, replica, batch in journal.events().tolist():
+    for now, kind, number, replica, batch in events.events().tolist():
         index = int(number)
         history = histories.get(index)
         if kind == event_log.TOKENISED:
@@ -236,8 +236,8 @@ def _split(place: str, table: FloatArray, run: Run) -> list[tuple[str, FloatArra
         return [("stalled_by_prefill", stalled), ("decode", seconds - stalled)]
     if place != "wait":
         return [(place, seconds)]
-    assert run.options.journal is not None
-    samples = run.options.journal.by_replica(len(run.replicas))
+    assert run.options.event_log is not None
+    samples = run.options.event_log.by_replica(len(run.replicas))
     found = {name: np.zeros(len(table)) for name in _WAITS.values()}
     for replica in np.unique(table[:, _REPLICA]):
         mine = np.flatnonzero(table[:, _REPLICA] == replica)

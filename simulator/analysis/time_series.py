@@ -63,12 +63,12 @@ def series(run: Run, edges_s: FloatArray) -> Iterator[Series]:
     Raises:
         ValueError: The run has no event log.
     """
-    if run.options.journal is None:
+    if run.options.event_log is None:
         raise ValueError("a time series needs the event log of the run, which has none")
     width_s = np.diff(edges_s)
     sums = {name: np.zeros(len(width_s)) for name in FIGURES}
     held, blocks = np.zeros(len(width_s)), np.zeros(len(width_s))
-    samples = run.options.journal.by_replica(len(run.replicas))
+    samples = run.options.event_log.by_replica(len(run.replicas))
     for index, (replica, seen) in enumerate(zip(run.replicas, samples, strict=True)):
         pool = run.pools[replica.pool]
         integrals = _replica(run, replica, pool.compiled, seen, edges_s)

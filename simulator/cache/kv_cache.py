@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from simulator.core.compiled_modules import mypyc_attr
+from simulator.core.mypyc_modules import mypyc_attr
 from simulator.core.request import BlockRun
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from math import isnan
 from pathlib import Path
 from typing import Any, Final
 
-from catalogs.deployments.networks import NetworkDeployment
+from catalogs.deployments.network_deployment import NetworkDeployment
 from catalogs.errors import InputError
 from catalogs.io.output_files import write_atomically, write_json
 from catalogs.statistics import QUANTILES

@@ -93,7 +93,7 @@ def simulate(
 ) -> None:
     """Simulate how a deployment serves a workload: latencies, throughput, power and where the time goes."""
     given = dict(locals())
-    from catalogs.deployments.networks import NetworkDeployment, load_any_deployment
+    from catalogs.deployments.network_deployment import NetworkDeployment, load_any_deployment
     from catalogs.workloads.limits import check_rate
 
     if artefact is not None and deployment is None:
@@ -141,7 +141,7 @@ def simulate(
     from simulator.cli import outputs
     from simulator.cli.outputs import RequestedOutputs
     from simulator.cluster.compiled import compile_fleet
-    from simulator.cluster.serving import serving_options
+    from simulator.cluster.run_options import serving_options
     from simulator.cluster.simulate import simulate as run
 
     by_length = complexity or json_file is not None
@@ -154,13 +154,13 @@ def simulate(
     options = serving_options(written, fleet)
     source = fleet.reads(source)
     drawn = source.materialise(seed, requests, rate)
-    journal = views.journal()
-    if journal is not None and (processes or 1) > 1:
+    event_log = views.event_log()
+    if event_log is not None and (processes or 1) > 1:
         rule = "--chrome-trace, --time-series and --explain need a run in one process"
         raise InputError(rule, f"--processes {processes}", "--processes 1")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    automatic = cores if drawn.n >= LONG_RUN and journal is None else 1
-    done = run(fleet, drawn, replace(options, seed=seed, processes=processes or automatic, journal=journal))
+    automatic = cores if drawn.n >= LONG_RUN and event_log is None else 1
+    done = run(fleet, drawn, replace(options, processes=processes or automatic, event_log=event_log))
     document = outputs.document(done, written, source)
     rate_notice = source.rate_notice if rate is None else None
     notices = [*document["notices"], rate_notice, *_caveats(done), *views.write(done, document)]

@@ -165,7 +165,7 @@ class RequestedOutputs:
 
             other_records(self.compare)
 
-    def journal(self) -> EventLog | None:
+    def event_log(self) -> EventLog | None:
         """Return the event log that the run must fill for these outputs; None if they need none."""
         return EventLog() if self.chrome_trace or self.time_series or self.explain else None
 

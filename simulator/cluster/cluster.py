@@ -22,7 +22,7 @@ from simulator.cluster.provisioning import PendingReplicas, ReplicaSlots
 from simulator.cluster.routers.base import ReplicaView
 from simulator.cluster.routers.registry import make_router
 from simulator.cluster.routing_stage import RoutingStage, RunningPool, content_keys, items_alone, of_items
-from simulator.cluster.sessions import SessionClients
+from simulator.cluster.session_clients import SessionClients
 from simulator.core.clock import ARRIVAL, LAST, Callback, Clock, Process, Timetable
 from simulator.core.invariants import InvariantViolation
 from simulator.core.outcomes import FAILED, NOT_SENT, QUEUE_FULL, UNFINISHED, RequestOutcomes
@@ -48,7 +48,6 @@ class RunOptions:
 
     fast_forward: bool = True
     fast_path: bool = True  # plain runs use simulator/engine/fast_path.py
-    seed: int | None = None  # for materialising a workload; the simulation itself draws nothing
     router: str | RouterOptions = "round_robin"
     router_staleness_s: float = 0.0  # between two collections of replica signals; 0: routers see current signals
     retries: Retries | None = None  # of requests that were lost; None: immediately and without limit
@@ -57,7 +56,7 @@ class RunOptions:
     transfer: TransferLinks | None = None  # None: transfers take no time
     hand_over: DisaggregationPolicy = field(default_factory=DisaggregationPolicy)  # between prefill and decode pools
     controllers: tuple[Controller, ...] = ()
-    journal: EventLog | None = None  # the log to which the run appends its events
+    event_log: EventLog | None = None  # the log to which the run appends its events
     processes: int = 1  # number of processes that share independent replicas (simulator/cluster/parallel.py)
     # Computes a function, which can be pickled, for 0 to n - 1 on other machines; None: on this one
     spread: Callable[[Callable[[int], Any], int], Sequence[Any]] | None = None
@@ -135,7 +134,7 @@ class Cluster:
             hand_over={"prefill": self._hand_over, "encode": self._send_embeddings}.get(pool.role),
             fast_forward=self.options.fast_forward,
             check=check_schedule if self.options.check_invariants else None,
-            event_log=self.options.journal,
+            event_log=self.options.event_log,
             shared_links=self.transfer.shared_links(number),
             kv_pool=self._kv_pools.get(pool.model) if pool.rules.offload and pool.rules.offload.shared else None,
         )
@@ -276,8 +275,8 @@ class Cluster:
 
     def _admit(self, index: int) -> None:
         """Route or reject a tokenised request."""
-        if self.options.journal is not None:
-            self.options.journal.tokenised(index, self.clock.now)
+        if self.options.event_log is not None:
+            self.options.event_log.tokenised(index, self.clock.now)
         routed_s = self.results.routed_s
         if isnan(routed_s[index]):
             routed_s[index] = self.clock.now

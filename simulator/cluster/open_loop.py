@@ -30,7 +30,7 @@ _WITHOUT: Final[dict[str, object]] = {
 }
 
 
-class Watched(Protocol):
+class LoopOptions(Protocol):
     """The options of a run that choose the loop, or need all of its events (`RunOptions` has them)."""
 
     @property
@@ -50,7 +50,7 @@ class Watched(Protocol):
         """Return the time at which the run stops, if it does before all requests are answered."""
 
 
-def is_plain(context: EngineContext, keys: object, requests: RequestSet, options: Watched) -> bool:
+def is_plain(context: EngineContext, keys: object, requests: RequestSet, options: LoopOptions) -> bool:
     """Return whether the fast path can serve an open loop on one replica.
 
     Args:

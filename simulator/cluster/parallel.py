@@ -41,7 +41,7 @@ def independent_cluster(pools: Sequence[Pool], requests: RequestSet, options: Ru
     in_turn = options.processes < 2 and options.spread is None
     if (
         options.controllers
-        or options.journal is not None
+        or options.event_log is not None
         or requests.concurrency is not None
         or requests.graph is not None
         or any(pool.role != "both" or pool.rules.speculation for pool in pools)  # drafts are drawn by workload row

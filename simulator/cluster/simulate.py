@@ -26,8 +26,8 @@ from simulator.cluster.compiled import (
     retention_rules,
     swap_rules,
 )
-from simulator.cluster.kv_path import transfer_links
 from simulator.cluster.run import Run
+from simulator.cluster.transfer_paths import transfer_links
 from simulator.core.speculation import SpeculationRules
 from simulator.core.step_timer import StepTimer
 from simulator.memory.adapters import lora_rules

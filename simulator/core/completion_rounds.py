@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from simulator.core.compiled_modules import mypyc_attr
+from simulator.core.mypyc_modules import mypyc_attr
 from simulator.core.request import Request
 
 NEVER: Final = 1 << 62

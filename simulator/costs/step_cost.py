@@ -45,7 +45,7 @@ from simulator.core.batch import (
     mean_chunk_tokens,
     mean_prior_tokens,
 )
-from simulator.core.compiled_modules import mypyc_attr
+from simulator.core.mypyc_modules import mypyc_attr
 from simulator.core.step_log import StepLog
 from simulator.core.step_timer import ENDLESS, Segment, no_less, slowest
 from simulator.costs.partition import RankCounts

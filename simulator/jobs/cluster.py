@@ -17,7 +17,7 @@ from typing import Final, cast
 import numpy as np
 from simpy import Event
 
-from catalogs.deployments.networks import NetworkEngine
+from catalogs.deployments.network_deployment import NetworkEngine
 from catalogs.deployments.routing import RouterOptions, parse_router
 from catalogs.errors import InputError
 from catalogs.workloads.jobs import JobSet

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Final
 
 from calibration.bundles.bundle import Bundle, load_bundle
-from catalogs.deployments.networks import NetworkDeployment
+from catalogs.deployments.network_deployment import NetworkDeployment
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware

@@ -7,7 +7,7 @@ from math import inf
 
 import numpy as np
 
-from catalogs.deployments.networks import NetworkDeployment
+from catalogs.deployments.network_deployment import NetworkDeployment
 from catalogs.deployments.routing import parse_router
 from catalogs.errors import InputError
 from catalogs.units import GIB, MIB

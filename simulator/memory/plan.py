@@ -26,6 +26,7 @@ from catalogs.deployments.layout import Limits
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.models.layers import LayerGroup
 from catalogs.models.mixers import Part
+from catalogs.ui.words import counted
 from catalogs.units import DTYPE_BYTES, GIB
 from simulator.layers.attention import sharded_mixer
 from simulator.layers.drafter import draft_shard, joining_bytes
@@ -120,7 +121,7 @@ class MemoryPlan:
             if self.stage is not None:  # the other stages hold less
                 stage = f"each accelerator of pipeline stage {self.stage + 1}"
                 return f"weights {_gb(held)} > {_gb(self.budget_bytes)} usable on {stage}"
-            return f"weights {_gb(held * n)}{lora} > {_gb(self.budget_bytes * n)} usable on {n} accelerator(s)"
+            return f"weights {_gb(held * n)}{lora} > {_gb(self.budget_bytes * n)} usable on {counted(n, 'accelerator')}"
         if self.free_bytes <= 0:
             rest = _gb(self.activation_bytes + self.non_torch_bytes)
             return f"weights {_gb(held)} + activations and runtime {rest} > {_gb(self.budget_bytes)} per accelerator"

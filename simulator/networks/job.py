@@ -1,16 +1,12 @@
 """The time, certainty and memory of a network's job: its stages, their runs, and the split over accelerators.
 
-Under sequence parallelism a rank holds a share of the tokens. Products and memory-bound kernels shrink with it.
-Ulysses exchanges queries, keys, values and the output of each attention, so that a rank attends with a share of the
-heads (arXiv 2309.14509). In a ring, a rank keeps its queries and passes keys and values on, while it computes on what
-it has (arXiv 2310.01889). Only stages that a job runs once in each step of its sampler are split; the others (text
-encoders, the decoder of a latent image) run whole, as they do in xDiT and in the Wan repositories.
+What each rank executes and holds is in simulator/networks/ranks.py.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final, Literal
@@ -23,8 +19,8 @@ from calibration.power.model import LIMIT_SHARE, capped_w
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
-from catalogs.networks.network import NeuralNetwork, SizedOperator, SizedStage
-from catalogs.networks.shapes import AttentionShape, ConvolutionShape, ElementShape, GemmShape, Shape
+from catalogs.networks.network import NeuralNetwork, SizedStage
+from catalogs.networks.shapes import AttentionShape
 from simulator.costs.improved import FIXED_COST_FACTOR
 from simulator.interconnect.collectives import Interconnect
 from simulator.networks.execution import Execution, Parallelism
@@ -32,19 +28,14 @@ from simulator.networks.factors import EngineFactors, load_factors
 from simulator.networks.launches import KernelLaunch, launches
 from simulator.networks.measured import host_launch_s
 from simulator.networks.operator_price import GEMM_DTYPE, TF32_SLOWDOWN, Pricing
-from simulator.networks.written_attention import scores_bytes
-
-#: The size that counts the steps of a sampler: stages whose runs depend on it are those that a job repeats.
-STEPS: Final = "steps"
-
-#: The size that is 2 where a job runs its denoiser with and without its prompt.
-GUIDANCE: Final = "guidance"
-
-#: Memory of a process outside torch's allocator on an accelerator that is alone, and on one of several (communicators):
-#: llm-d's capacity rule for cards of 80 GB, as the profile of vLLM has it (catalogs/data/engines/vllm.yaml).
-CONTEXT_BYTES: Final = 0.15 * 2**30
-
-CONTEXT_BYTES_PARALLEL: Final = 0.6 * 2**30
+from simulator.networks.ranks import (
+    activation_bytes,
+    check_split,
+    on_rank,
+    rank_memory_bytes,
+    repeated_stages,
+    stage_executions,
+)
 
 #: What limits a kernel, the launches of the host, or a collective.
 Resource = Literal["compute", "memory", "fixed", "host", "link"]
@@ -177,76 +168,28 @@ def price_job(
     if split.ranks > hardware.accelerators_per_node * hardware.n_nodes:
         most = str(hardware.accelerators_per_node * hardware.n_nodes)
         raise InputError("a job has at most as many ranks as the hardware has accelerators", split.ranks, most)
-    _check_split(network, split, bool(repeated_stages(network)), job)
+    check_split(network, split, bool(repeated_stages(network)), job)
     sizes, links = network.sizes_of(job), Interconnect(hardware)
     pricing = pricings(network, bundle, execution, factors)
     priced = tuple(
         price_stage(stage.at(sizes, own.execution.activation_bytes), own, links)
         for stage, own in zip(network.stages, pricing, strict=True)
     )
-    return JobPrice(priced, _peak_memory_bytes(priced, pricing), tuple(pricing[0].notices))
+    executions = [own.execution for own in pricing]
+    memory = rank_memory_bytes(executions, [s.parameters for s in priced], [s.activation_bytes for s in priced])
+    return JobPrice(priced, memory, tuple(pricing[0].notices))
 
 
 def pricings(
     network: NeuralNetwork, bundle: Bundle, execution: Execution, factors: EngineFactors | None = None
 ) -> list[Pricing]:
     """Return the prices of the kernels of each stage; all of them share their notices."""
-    repeated, factors = repeated_stages(network), factors or load_factors()
-    main = Pricing(bundle, execution, factors)
+    factors, notices = factors or load_factors(), dict[str, None]()
+    known: dict[Execution, Pricing] = {}
     return [
-        main
-        if stage.name in repeated
-        else Pricing(bundle, _of_single_stage(execution, stage.name, bool(repeated)), factors, notices=main.notices)
-        for stage in network.stages
+        known.setdefault(own, Pricing(bundle, own, factors, notices=notices))
+        for own in stage_executions(network, execution)
     ]
-
-
-def repeated_stages(network: NeuralNetwork) -> frozenset[str]:
-    """Return the names of the stages whose runs depend on the steps of the sampler, also by way of a derived size."""
-    counting = {STEPS}
-    for derived in network.derived:
-        if counting & {*derived.first.names, *derived.second.names}:
-            counting.add(derived.name)
-    return frozenset(stage.name for stage in network.stages if counting & {*stage.runs.names})
-
-
-def _check_split(
-    network: NeuralNetwork, split: Parallelism, repeats: bool, job: Mapping[str, int] | None = None
-) -> None:
-    """Check that a job can be split as required.
-
-    Raises:
-        InputError: The network runs in one pass, or its job has no second pass of guidance.
-    """
-    if split.ranks > 1 and not repeats:
-        hint = "give each accelerator jobs of its own"
-        raise InputError(f"{network.name} runs in one pass, which is not split over ranks", split.ranks, "1", hint=hint)
-    if network.sizes_of(job).get(GUIDANCE, 1) % split.guidance:
-        raise InputError("ranks share the passes of classifier-free guidance evenly", split.guidance, "1")
-
-
-def _of_single_stage(execution: Execution, name: str, others_repeat: bool) -> Execution:
-    """Return how a stage that a job does not repeat is executed: whole, and in 16 bits where others have 8.
-
-    Where others repeat, quantisation is applied to those; text encoders and decoders keep their format.
-    """
-    precision = execution.precision
-    if others_repeat and precision in ("fp8", "int8"):
-        precision = "bf16"
-    stated = (stated for start, stated in execution.stage_precision if name.startswith(start))
-    whole = replace(execution, precision=next(stated, precision))
-    return replace(whole, parallelism=Parallelism(), weight_precision=None, attended=1.0) if others_repeat else whole
-
-
-def _peak_memory_bytes(priced: tuple[StagePrice, ...], pricing: Sequence[Pricing]) -> float:
-    """Return the peak memory of one rank: weights that stay, the largest activations, and what torch does not count."""
-    split = max((p.execution.parallelism for p in pricing), key=lambda split: split.ranks)
-    shards = split.ranks if split.shard_weights else 1
-    weights = [s.parameters * p.execution.weight_bytes / shards for s, p in zip(priced, pricing, strict=True)]
-    needs = [w + s.activation_bytes for w, s in zip(weights, priced, strict=True)]
-    largest = max(s.activation_bytes for s in priced)
-    peak = max(needs) if pricing[0].execution.offload else sum(weights) + largest
-    return peak + (CONTEXT_BYTES_PARALLEL if split.ranks > 1 else CONTEXT_BYTES)
 
 
 def price_stage(stage: SizedStage, pricing: Pricing, links: Interconnect) -> StagePrice:
@@ -335,7 +278,7 @@ def _at_clock(stage: SizedStage, pricing: Pricing, links: Interconnect) -> Stage
         known[MEASURED] / device if device else 0.0,
         known[INTERPOLATED] / device if device else 0.0,
         stage.parameters,
-        max([stage.peak_activation_bytes / split.sequence, *(scores_bytes(op, execution) for op in sharded.operators)]),
+        activation_bytes(sharded, split, execution),
         bound_s["compute"],
         bound_s["memory"],
         on_host,
@@ -378,59 +321,6 @@ def _cast_s(stage: SizedStage, pricing: Pricing) -> float:
     shards = execution.parallelism.ranks if execution.parallelism.shard_weights else 1
     moved = stage.parameters / shards * (kept + execution.activation_bytes)
     return moved / pricing.bundle.accelerator.memory_bandwidth_bytes_per_s
-
-
-def _attended(op: SizedOperator, share: float) -> SizedOperator:
-    """Return an operator whose self-attention, if it is one, attends to a share of its keys."""
-    shape = op.shape
-    if share == 1.0 or not isinstance(shape, AttentionShape) or shape.queries != shape.keys:
-        return op
-    return replace(op, shape=replace(shape, keys=max(round(share * shape.keys), 1)))
-
-
-def on_rank(stage: SizedStage, execution: Execution) -> SizedStage:
-    """Return a stage with the operators that one rank executes.
-
-    Raises:
-        InputError: The heads cannot be divided among the ranks.
-    """
-    attended = (_attended(op, execution.attended) for op in stage.operators)
-    return replace(stage, operators=tuple(sequence_shard(op, execution.parallelism) for op in attended))
-
-
-def sequence_shard(op: SizedOperator, split: Parallelism) -> SizedOperator:
-    """Return the share of an operator that one rank executes.
-
-    Raises:
-        InputError: The heads cannot be divided among the ranks.
-    """
-    ranks = split.sequence
-    if ranks == 1:
-        return op
-    shape: Shape = op.shape
-    times = op.times
-    match shape:
-        case GemmShape():
-            shape = replace(shape, m=ceil(shape.m / ranks))
-        case AttentionShape():
-            if shape.heads % split.ulysses:
-                raise InputError("Ulysses divides the heads among its ranks", split.ulysses, str(shape.heads))
-            long = shape.queries >= ranks
-            shape = replace(
-                shape,
-                heads=shape.heads // split.ulysses,
-                kv_heads=max(shape.kv_heads // split.ulysses, 1),
-                queries=ceil(shape.queries / split.ring) if long else shape.queries,
-                keys=ceil(shape.keys / split.ring) if long and split.ring > 1 else shape.keys,
-            )
-            times *= split.ring if long else 1
-        case ConvolutionShape():
-            shape = replace(shape, output=(ceil(shape.output[0] / ranks), *shape.output[1:]))
-        case ElementShape():
-            shape = replace(shape, elements=ceil(shape.elements / ranks))
-    return replace(
-        op, shape=shape, times=times, read_bytes=op.read_bytes // ranks, written_bytes=op.written_bytes // ranks
-    )
 
 
 def _communication_s(

@@ -10,8 +10,9 @@ from calibration.bundles.bundle import Bundle
 from calibration.operators.cost import INTERPOLATED, MEASURED
 from catalogs.networks.network import NeuralNetwork
 from simulator.networks.execution import Execution
-from simulator.networks.job import Bound, bound_of, on_rank, pricings, roofline_sides_s
+from simulator.networks.job import Bound, bound_of, pricings, roofline_sides_s
 from simulator.networks.launches import launches
+from simulator.networks.ranks import on_rank
 
 
 @dataclass(frozen=True, slots=True)

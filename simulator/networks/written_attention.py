@@ -33,7 +33,7 @@ ACCUMULATED: Final = "fp32"
 ACCUMULATED_BYTES: Final = 4
 
 
-def is_written_out(op: SizedOperator, execution: Execution) -> bool:
+def runs_unfused(op: SizedOperator, execution: Execution) -> bool:
     """Return whether an operator is attention without a fused kernel. TensorRT finds attention by its pattern."""
     if not isinstance(op.shape, AttentionShape):
         return False
@@ -46,7 +46,7 @@ def is_written_out(op: SizedOperator, execution: Execution) -> bool:
 def written_out(op: SizedOperator, execution: Execution) -> tuple[SizedOperator, ...]:
     """Return the operators that compute an attention in parts, or the operator itself where a kernel does."""
     shape = op.shape
-    if not isinstance(shape, AttentionShape) or not is_written_out(op, execution):
+    if not isinstance(shape, AttentionShape) or not runs_unfused(op, execution):
         return (op,)
     own = execution.activation_bytes
     in_fp32 = execution.attention_backend != EAGER and own < ACCUMULATED_BYTES
@@ -99,7 +99,7 @@ def written_out(op: SizedOperator, execution: Execution) -> tuple[SizedOperator,
 
 def scores_bytes(op: SizedOperator, execution: Execution) -> float:
     """Return the bytes of scores, before and after the softmax, that live at once where attention is written out."""
-    if not isinstance(op.shape, AttentionShape) or not is_written_out(op, execution):
+    if not isinstance(op.shape, AttentionShape) or not runs_unfused(op, execution):
         return 0.0
     own = execution.activation_bytes
     size = own if execution.attention_backend == EAGER else max(own, ACCUMULATED_BYTES)

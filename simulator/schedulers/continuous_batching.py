@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 from typing import ClassVar, Final
 
 from simulator.core.batch import Batch
-from simulator.core.compiled_modules import mypyc_attr
+from simulator.core.mypyc_modules import mypyc_attr
 from simulator.core.request import Request
 from simulator.schedulers.base import Scheduler
 from simulator.schedulers.rules import EngineRules

@@ -5,7 +5,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import Final
 
-from simulator.core.compiled_modules import mypyc_attr
+from simulator.core.mypyc_modules import mypyc_attr
 from simulator.core.request import Request
 from simulator.schedulers.continuous_batching import DecodeSet
 from simulator.schedulers.rules import EngineRules

@@ -27,7 +27,7 @@ from typing import Final
 from catalogs.engines.model_defaults import ReceiveIntervals
 from simulator.cache.encoder_cache import RequestEmbeddings
 from simulator.core.batch import Batch, Encoding
-from simulator.core.compiled_modules import mypyc_attr
+from simulator.core.mypyc_modules import mypyc_attr
 from simulator.core.request import Request
 from simulator.schedulers.continuous_batching import NO_HITS, ContinuousBatching
 from simulator.schedulers.declared_output import (

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from simulator.core.batch import Batch
-from simulator.core.compiled_modules import mypyc_attr
+from simulator.core.mypyc_modules import mypyc_attr
 from simulator.core.request import Request
 from simulator.schedulers.continuous_batching import NO_HITS, ContinuousBatching
 from simulator.schedulers.rules import EngineRules, PeakUse

@@ -8,7 +8,7 @@ from typing import get_args
 
 import yaml
 
-from catalogs.deployments.networks import NetworkDeployment, NetworkEngine, as_network_deployment
+from catalogs.deployments.network_deployment import NetworkDeployment, NetworkEngine, as_network_deployment
 from catalogs.workloads.jobs import load_job_workload
 from simulator.jobs.batchers.registry import BATCHERS
 from simulator.jobs.metrics import summarise_jobs

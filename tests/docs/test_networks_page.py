@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from catalogs.deployments.networks import is_network
+from catalogs.deployments.network_deployment import is_network
 from planner.networks.job import read_job
 from planner.networks.request import network_request
 from planner.problem.request_keys import network_keys
@@ -16,7 +16,8 @@ from planner.problem.request_keys import network_keys
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs/networks.md").read_text(encoding="utf-8")
 SCREEN = "".join(
-    (ROOT / file).read_text(encoding="utf-8") for file in ("planner/networks/screen.py", "planner/sections/refusal.py")
+    (ROOT / file).read_text(encoding="utf-8")
+    for file in ("planner/networks/screen.py", "planner/sections/refusal_words.py")
 )
 
 

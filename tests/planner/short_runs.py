@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from planner.evaluation import queueing
+from planner.evaluation.closed_forms import queueing
 from planner.evaluation.run_sizes import RunSizes
 from planner.studies import binding, sensitivity
 

@@ -14,11 +14,11 @@ from planner import pipeline
 from planner.answer import candidate_search
 from planner.answer.candidate_search import group_search, simplest_best
 from planner.answer.confirmed_rates import BEST, OTHER
-from planner.answer.evaluate import PlanEvaluator
 from planner.answer.evaluated_plan import EvaluatedPlan
+from planner.answer.plan_evaluator import PlanEvaluator
 from planner.evaluation.observation import Load, Observation
-from planner.evaluation.queueing import OVERLOAD
 from planner.evaluation.run_sizes import RunSizes
+from planner.evaluation.stability import OVERLOAD
 from planner.problem.candidate import Candidate
 from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest, SearchOptions

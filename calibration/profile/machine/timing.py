@@ -19,7 +19,7 @@ NARROW: Final = 0.02  # target half-width of the median's 95 % interval, relativ
 
 FEWEST: Final = 5  # samples taken at least, where the time limit allows them
 
-MOST: Final = 300  # samples taken at most
+MOST_SAMPLES: Final = 300  # samples taken at most
 
 SAMPLE_S: Final = 100e-6  # shorter calls are timed several at a time
 
@@ -121,7 +121,7 @@ def _warm(work: Work, until: float) -> float:
 def _goes_on(samples: list[float], preempted: list[int], spent_s: float, limit_s: float) -> bool:
     if len(samples) < (FEWEST if spent_s < limit_s else 2):
         return True
-    if spent_s >= limit_s or len(samples) >= MOST:
+    if spent_s >= limit_s or len(samples) >= MOST_SAMPLES:
         return False
     clean = _clean(samples, preempted)
     return len(clean) < FEWEST or median_ci(clean)[1] > NARROW

@@ -51,7 +51,7 @@ def analyze(
     plan analyze --model llama3.1-70b --hw h100x4 --batch 64 --context 2048
     """
     from catalogs.deployments.encoder_decoders import default_engine
-    from catalogs.deployments.networks import is_network
+    from catalogs.deployments.network_deployment import is_network
     from catalogs.errors import InputError
     from catalogs.io.output_files import check_targets
     from planner.cli.screens.analysis import show

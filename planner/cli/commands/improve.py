@@ -58,8 +58,8 @@ def improve(
     from catalogs.launch.reading.read import parse_variables, read_command, read_launch_file
     from catalogs.ui.terminal import progress_bar
     from planner.cli.screens.improve import show_improvement
-    from planner.improve.study import improve as study
-    from planner.improve.study import request_for
+    from planner.improve.improver import improve as study
+    from planner.improve.improver import request_for
     from planner.problem.scenario import request_of_keys
 
     if (from_command is None) == (launch is None):

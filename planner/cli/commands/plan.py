@@ -39,7 +39,7 @@ def plan(
     """
     if context.invoked_subcommand is not None:
         return
-    from catalogs.deployments.networks import is_network, refuse_misspelled_network
+    from catalogs.deployments.network_deployment import is_network, refuse_misspelled_network
     from catalogs.errors import InputError
     from catalogs.io.output_files import check_targets, write_atomically
     from planner.problem.scenario import request_of_keys

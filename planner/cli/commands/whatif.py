@@ -112,7 +112,7 @@ def _of_command(
     from catalogs.launch.reading.read import read_command
     from catalogs.ui.terminal import progress_bar
     from catalogs.workloads.limits import MOST_PLANNED_PER_S, check_rate
-    from planner.improve.study import request_for
+    from planner.improve.improver import request_for
     from planner.problem.overrides import parse_keys
     from planner.problem.scenario import request_of_keys
     from planner.studies.whatif import Changes, parse_rate, what_if_today

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from catalogs.ui.terminal import open_console, show_lines, text_table
 from catalogs.ui.words import counted, human_s, percent
 from planner.matrix.comparison import GROUP_HEAD, ComparedValue, MatrixComparison
+from planner.matrix.matrix_run import MatrixResult
 from planner.matrix.row import NO_FIGURE, MatrixRow
-from planner.matrix.study import MatrixResult
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -16,7 +16,7 @@ from planner.answer.plan_schema import CalibrationBlock, CheckpointBlock, Memory
 from planner.economics.money import CONTRACT_WORDS, Energy, Money, grid_words, offer_words
 from planner.problem.candidate import deployment_words
 from planner.problem.request import PlanRequest
-from planner.sections.refusal import NO_REASON, refused_lines, ruled_out_lines
+from planner.sections.refusal_words import NO_REASON, refused_lines, ruled_out_lines
 from planner.sections.registry import section_lines
 from planner.sections.section import result_words
 
@@ -238,6 +238,9 @@ def _price_lines(answer: Answer, cost: Money | None, width: int) -> Iterator[Lin
     if len(same) > _MAX_REGIONS:
         more = counted(len(same) - _MAX_REGIONS, "more region")
         yield "", f"and {more} (prices in the JSON file, or plan report)"
+    request = answer.request
+    if request.tariff.grid is not None or request.accounting.carbon_hours is not None:
+        yield "", "carbon here is that of each region's own grid; the line Energy has that of the grid you gave"
 
 
 def _energy_words(energy: Energy) -> str:

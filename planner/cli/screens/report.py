@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rich.table import Table
 
 from catalogs.ui.terminal import open_console, text_table
-from catalogs.ui.words import dollars, grams, joules, rate, seconds, sure_percent
+from catalogs.ui.words import digits, dollars, grams, joules, rate, seconds, sure_percent
 from planner.report.evidence import effect_cells
-from planner.report.material import ReportData, ReportSimulations, label
+from planner.report.material import CarbonFigures, ReportData, ReportSimulations, label
 from planner.studies.bottleneck import gain_text, used_text
 
 _GRIDS: Final = 8
@@ -26,6 +26,25 @@ def show(m: ReportData) -> None:
         return
     for table in _tables(m, m.simulated):
         console.print(table)
+
+
+def carbon_table(carbon: Sequence[CarbonFigures]) -> Table:
+    """Return a table of the carbon in the cleanest grids, and in that of the plan, which may be the user's own.
+
+    Args:
+        carbon: The carbon of the plan in every grid, the cleanest first.
+    """
+    rows = [
+        (
+            f"{c.name} (the plan's)" if c.chosen else c.name,
+            grams(c.gco2e_per_million_output_tokens),
+            digits(c.gco2e_per_kwh),
+        )
+        for place, c in enumerate(carbon)
+        if place < _GRIDS or c.chosen
+    ]
+    head = ("grid", "per million output tokens", "g CO2e/kWh")
+    return text_table(head, rows, 1, "Carbon in the cleanest grids, and in the plan's")
 
 
 def _tables(m: ReportData, s: ReportSimulations) -> Iterator[Table]:
@@ -62,9 +81,8 @@ def _tables(m: ReportData, s: ReportSimulations) -> Iterator[Table]:
             for p in m.answer.prices
         ]
         head = ("cloud and region", "contract", "as of", "per hour", "per month", "per M output tokens", "carbon per M")
-        yield text_table(head, prices, 3, "Prices of the recommended plan by region")
-    carbon = [(c.name, grams(c.gco2e_per_million_output_tokens), f"{c.gco2e_per_kwh:g}") for c in m.carbon[:_GRIDS]]
-    yield text_table(("grid", "per million output tokens", "g CO2e/kWh"), carbon, 1, "Carbon in the cleanest grids")
+        yield text_table(head, prices, 3, "Prices of the recommended plan by region, carbon of each region's grid")
+    yield carbon_table(m.carbon)
     if s.sensitivity is not None:
         effects = []
         for given in s.sensitivity.inputs:

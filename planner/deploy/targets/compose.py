@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from catalogs.launch.arguments import Arguments
 from catalogs.launch.images import ENGINE_ROUTER, ROUTER
-from planner.deploy.disaggregated import local_addresses, local_servers, router_package, router_words
 from planner.deploy.files import DeploymentFiles, to_yaml
+from planner.deploy.local_servers import local_addresses, local_servers, router_package, router_words
 from planner.deploy.serving import HEALTH, PORT, Serving
 
 _ROUTER_PORT: Final = 8080

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from catalogs.launch.images import SIDECAR
-from planner.deploy.disaggregated import HANDSHAKE
 from planner.deploy.files import DeploymentFiles, to_yaml
+from planner.deploy.local_servers import HANDSHAKE
 from planner.deploy.serving import PORT, Serving
 from planner.deploy.targets import autoscaling, pods
 from planner.deploy.targets.paired import NETWORK

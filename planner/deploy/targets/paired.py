@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from catalogs.launch.images import ENGINE_ROUTER
-from planner.deploy.disaggregated import BOOTSTRAP, HANDSHAKE, ServerAddress, router_package, router_words
 from planner.deploy.files import DeploymentFiles, to_yaml
+from planner.deploy.local_servers import BOOTSTRAP, HANDSHAKE, ServerAddress, router_package, router_words
 from planner.deploy.serving import PORT, Serving
 from planner.deploy.targets import autoscaling, pods
 from planner.deploy.targets.pods import Json

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from catalogs.errors import InputError, nearest_name
-from planner.deploy.disaggregated import device_refusal
 from planner.deploy.files import DeploymentFiles
+from planner.deploy.local_servers import device_refusal
 from planner.deploy.serving import Serving
 from planner.deploy.targets import compose, kserve, kubernetes, leaderworkerset, llm_d, ray_serve, shell, triton
 

@@ -9,7 +9,8 @@ import shlex
 from collections.abc import Sequence
 from typing import Final
 
-from planner.deploy.disaggregated import (
+from planner.deploy.files import DeploymentFiles, bash_script
+from planner.deploy.local_servers import (
     ENCODER_PROXY,
     LocalServer,
     encoder_proxy_words,
@@ -18,7 +19,6 @@ from planner.deploy.disaggregated import (
     pools_words,
     router_words,
 )
-from planner.deploy.files import DeploymentFiles, bash_script
 from planner.deploy.serving import HEALTH, Serving
 from planner.deploy.serving import PORT as ROUTER_PORT
 from planner.deploy.targets.compose import nginx_config

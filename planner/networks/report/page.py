@@ -27,7 +27,7 @@ from planner.networks.report import figures, tables
 from planner.networks.schema import NetworkAnswer, NetworkPlan
 from planner.networks.screen import carbon_words, cost_words, energy_words
 from planner.report.answer_tables import TextTable
-from planner.sections.refusal import refused_section, unexplained_section
+from planner.sections.refusal_words import refused_section, unexplained_section
 
 FOOTER: Final = footer_of("plan")
 

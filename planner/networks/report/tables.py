@@ -6,8 +6,9 @@ from typing import Any
 
 from catalogs.economics.electricity import list_grids, load_grid
 from catalogs.ui.words import digits, dollars, gigabytes, kilowatts, percent, plan_name, seconds, sure_percent
+from planner.networks.counts import not_simulated
 from planner.networks.schema import NetworkAnswer, NetworkPlan
-from planner.networks.screen import capacity_words, carbon_words, cost_words, energy_words, per_units
+from planner.networks.screen import TIE_WORDS, capacity_words, carbon_words, cost_words, energy_words, per_units
 from planner.report.answer_tables import TextTable
 from planner.report.material import REGIONS
 from planner.sections.section import interval_words
@@ -93,7 +94,7 @@ def _plan(i: int, plan: NetworkPlan, best: NetworkPlan, unit: str) -> tuple[str,
     month = None if plan.cost is None else plan.cost.usd_per_month
     return (
         plan_name(i),
-        plan.words,
+        f"{plan.words} ({TIE_WORDS})" if plan.ties else plan.words,
         capacity_words(plan) or "none",
         dollars(plan.usd_per_hour),
         "unknown" if month is None else f"${month:,.0f}",
@@ -148,11 +149,12 @@ def errors(answer: NetworkAnswer) -> TextTable:
 def reproduction(answer: NetworkAnswer) -> TextTable:
     """Return what the answer depends on beyond its command."""
     search, again = answer.search, answer.reproduce
+    left = not_simulated(search)
     rows = (
         ("seed", str(again.seed)),
         ("calibration", again.calibration),
         ("candidates", f"{search.n_space:,}, of which bounds ruled out {search.n_bounded_out:,}"),
-        ("not simulated", f"{search.n_not_simulated:,}"),
+        *(() if left is None else (("not simulated", f"{left:,}"),)),
         ("simulated", f"{search.n_simulated:,}, with {search.n_requests:,} jobs"),
         ("search", f"{search.method}, {search.seconds:.1f} s"),
         *again.versions.items(),
@@ -193,4 +195,4 @@ def _row(i: int, plan: NetworkPlan, answer: NetworkAnswer) -> dict[str, Any]:
         f"j_per_{answer.job.unit}": plan.energy.j_per_unit,
         f"gco2e_per_{answer.job.unit}": plan.energy.gco2e_per_unit,
     }
-    return {"plan": i, "label": plan_name(i), **keys, **sizes, **rates, **values, **costs}
+    return {"plan": i, "label": plan_name(i), "ties": plan.ties, **keys, **sizes, **rates, **values, **costs}

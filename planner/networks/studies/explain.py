@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from catalogs.deployments.networks import as_network_deployment
+from catalogs.deployments.network_deployment import as_network_deployment
 from catalogs.hardware.catalog import MOST_NODES, parse_hardware, with_count, with_nodes
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.terminal import ProgressCallback
 from catalogs.ui.words import counted, digits, human_s, percent, seconds
+from planner.networks.counts import not_simulated
 from planner.networks.plan import best_of
 from planner.networks.schema import NetworkAnswer, NetworkPlan
 from planner.networks.screen import TIE_WORDS, capacity_words, cost_words, energy_words
@@ -77,9 +78,10 @@ def _why(answer: NetworkAnswer, best: NetworkPlan) -> Iterator[str]:
         goal = f"is the cheapest that holds {digits(request.requests_per_s)} jobs/s"
     if request.objective == "cost" and request.users is not None:
         goal = f"is the cheapest that holds {counted(request.users, 'user')}"
+    left = not_simulated(search)
     yield (
         f"Of {counted(search.n_space, 'deployment')}, {search.n_bounded_out:,} cannot meet the objectives or gain "
-        f"nothing (bounds), {search.n_simulated:,} were simulated and {search.n_not_simulated:,} were not; "
+        f"nothing (bounds), {search.n_simulated:,} were simulated{'' if left is None else f' and {left:,} were not'}; "
         f"this one {goal}."
     )
     near = max(best.slo, key=lambda row: (row.value_at_confidence_s or row.value_s or 0.0) / row.limit_s)

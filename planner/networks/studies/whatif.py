@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from catalogs.deployments.key_texts import parse_settings
-from catalogs.deployments.networks import NetworkDeployment, as_network_deployment
+from catalogs.deployments.network_deployment import NetworkDeployment, as_network_deployment
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.networks.files import load_network

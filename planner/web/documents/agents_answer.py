@@ -11,7 +11,7 @@ from planner.agents.screen import plan_rows, question_words, render, router_word
 from planner.answer.answer_schema import Suggestion
 from planner.problem.slo import split_slos
 from planner.report.answer_tables import TextTable
-from planner.sections.refusal import capital, refused_view
+from planner.sections.refusal_words import capital, refused_view
 
 #: The key of the question that a suggestion of each kind changes, besides `slo`.
 CHANGED_KEY: Final = {"agents": "agents", "hardware": "hardware", "confidence": "confidence"}

@@ -15,6 +15,7 @@ from planner.answer.answer_schema import Answer, Refusal, Suggestion
 from planner.answer.plan_schema import Plan, SloResult, difference_words
 from planner.cli.screens.plan import render
 from planner.economics.money import offer_words
+from planner.evaluation.closed_forms.bounds import REQUEST_LENGTH
 from planner.problem.candidate import deployment_words
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.request import PlanRequest
@@ -22,9 +23,8 @@ from planner.problem.slo import split_slos
 from planner.report import answer_tables, latency_figures, machine_figures, money_figures
 from planner.report.certainty import coverage, stated_rows
 from planner.report.plots import PlotlyFigure
-from planner.sections.refusal import capital, refused_view
+from planner.sections.refusal_words import capital, refused_view
 from planner.sections.registry import section_lines
-from planner.space.bounds import REQUEST_LENGTH
 
 #: The key of the question that a suggestion of each kind changes.
 _CHANGED_KEY: Final = {

@@ -25,7 +25,7 @@ from planner.networks.screen import (
     render,
 )
 from planner.problem.slo import split_slos
-from planner.sections.refusal import capital, refused_view
+from planner.sections.refusal_words import capital, refused_view
 from planner.web.documents.answers import drawn_figure
 
 #: The key of the question that a suggestion of each kind changes.

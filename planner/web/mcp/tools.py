@@ -7,6 +7,7 @@ own, so that a client can cancel them, and their results are those of the comman
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from typing import Any, Final
 
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.yaml_loader import dump_yaml
+from planner.web.option_names import in_keys
 
 #: Keys of an answer that are returned unless the whole answer is wanted.
 _BRIEF: Final = (
@@ -56,7 +58,7 @@ class RunningCommand:
             )
         _, words = self._process.communicate()
         if self._process.returncode not in (0, 1):  # 1: the objectives cannot be met, which is an answer
-            raise InputError(words.strip().removeprefix("error: ") or f"the command {arguments[0]} failed")
+            raise InputError(_last_line(words) or f"the command {arguments[0]} failed")
         return words
 
     def cancel(self) -> None:
@@ -65,6 +67,11 @@ class RunningCommand:
             self._cancelled = True
             if self._process is not None and self._process.poll() is None:
                 self._process.send_signal(signal.SIGTERM)
+
+
+def _last_line(words: str) -> str:
+    """Return the error of a command, which follows its notices on stderr, without the name of the command."""
+    return re.sub(r"^[a-z]+: ", "", (words.strip().splitlines() or [""])[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +106,7 @@ class Tool:
         """Return the answer to a call.
 
         Raises:
-            InputError: An argument is missing, unknown or invalid.
+            InputError: An argument is missing, unknown or invalid; the message names arguments, and no options.
         """
         known = self.properties()
         for name in arguments:
@@ -108,7 +115,10 @@ class Tool:
         for name in self.required:
             if arguments.get(name) in (None, "", []):
                 raise InputError(f"{self.name} needs the argument {name}")
-        return self.answer({name: value for name, value in arguments.items() if value is not None}, running)
+        try:
+            return self.answer({name: value for name, value in arguments.items() if value is not None}, running)
+        except InputError as error:
+            raise in_keys(error, known) from None
 
 
 # ---- arguments

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from catalogs.deployments.networks import TimeoutAction
+from catalogs.deployments.network_deployment import TimeoutAction
 
 
 @dataclass(slots=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from catalogs.deployments.networks import NetworkEngine
+from catalogs.deployments.network_deployment import NetworkEngine
 from simulator.jobs.batchers.base import Batcher, BatchRules
 from simulator.jobs.batchers.equal_shapes import EqualShapes
 from simulator.jobs.batchers.fifo import Fifo

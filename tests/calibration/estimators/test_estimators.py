@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 from calibration.cli.main import app
 from calibration.estimators.compare import compare_family, engine_rows, held_out_seconds, splits
 from calibration.estimators.estimator import SHIPPED, Fit, Predict, estimators, fit_linear_physics
-from calibration.estimators.features import Encoder, physics
 from calibration.estimators.page import verdict
+from calibration.estimators.row_encoding import Encoder, physics
 from calibration.estimators.score import score
+from calibration.fitting.cross_validation import GROUPS
 from calibration.fitting.scores import r_squared
-from calibration.fitting.validate import GROUPS
 from calibration.operators.operators import Gemm
 from calibration.operators.roofline import compute_s, memory_s, roofline_s
 from calibration.rows.dataset import write_rows

@@ -9,7 +9,7 @@ import pytest
 
 from calibration.bundles.bundle import load_bundle
 from calibration.families.gemm import GemmModel
-from calibration.fitting import validate
+from calibration.fitting import cross_validation
 from calibration.fitting.fit import fit_bundle
 from calibration.operators.operators import DecodeAttention, Gemm, PrefillAttention
 from calibration.operators.roofline import roofline_s
@@ -93,7 +93,7 @@ def test_held_out_groups_are_not_in_the_fit(monkeypatch: pytest.MonkeyPatch) -> 
         return fit(cls, table, accelerator)
 
     monkeypatch.setattr(GemmModel, "fit", classmethod(spy))
-    errors = validate.cross_validate("gemm", rows, ACC)
+    errors = cross_validation.cross_validate("gemm", rows, ACC)
     every = {(n, k) for n, k in zip(rows.n, rows.k, strict=True)}
     folds = seen[:-1]  # the last fit is the "beyond" cut
     assert len(folds) > 1

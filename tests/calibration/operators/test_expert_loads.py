@@ -9,7 +9,7 @@ import pytest
 
 from calibration.operators.expert_loads import (
     DEFAULT_SKEW,
-    MOST,
+    MOST_IMBALANCE_SHARE,
     capped,
     imbalance,
     imbalance_share,
@@ -52,7 +52,7 @@ def test_more_skew_is_more_imbalance_and_a_balanced_router_evens_out(sizes: tupl
     assert all((more >= less - 0.05).all() for less, more in pairwise(shares))
     assert shares[0][-1] < 0.1
     assert shares[2][-1] > 0.5
-    assert max(share.max() for share in shares) <= MOST
+    assert max(share.max() for share in shares) <= MOST_IMBALANCE_SHARE
     assert (imbalance_share(TOKENS, sizes, 0.0) == shares[0]).all()  # expectations have fixed draws
 
 

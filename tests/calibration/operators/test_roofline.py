@@ -106,7 +106,7 @@ def test_every_family_stands_in_every_table() -> None:
     """A new operator family: what else must know it."""
     from calibration.families.registry import FAMILIES
     from calibration.families.uncalibrated import DEFAULTS
-    from calibration.fitting.validate import GROUPS
+    from calibration.fitting.cross_validation import GROUPS
 
     for table in (FAMILIES, DEFAULTS, GROUPS):
         assert set(table) == set(OPERATOR_OF)

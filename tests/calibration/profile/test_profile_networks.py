@@ -14,7 +14,7 @@ from calibration.operators.roofline import roofline_s
 from calibration.profile.kernels.registry import SHARES
 from calibration.profile.local_run import split_models
 from calibration.profile.session.shape import FIT, HELD_OUT, Shape
-from calibration.profile.shapes.networks import network_grid, user_network_shapes
+from calibration.profile.shapes.network_shapes import network_grid, user_network_shapes
 from calibration.profile.shapes.queue import deduplicated
 from calibration.profile.shapes.size_limits import CPU, CUDA
 from catalogs.errors import InputError

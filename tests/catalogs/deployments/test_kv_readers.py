@@ -9,7 +9,7 @@ from catalogs.deployments.parallelism import transfer_refusal
 from catalogs.deployments.resolve import CatalogLookup, resolve_pools
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
-from planner.evaluation.disaggregated import ratios, refused_pairs
+from planner.evaluation.closed_forms.disaggregated import ratios, refused_pairs
 from planner.problem.request import PlanRequest
 
 #: Llama-3.1-8B has 8 KV heads, Qwen3-30B-A3B has 4, and DeepSeek-V3 a latent that every rank holds.

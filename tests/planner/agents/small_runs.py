@@ -14,6 +14,6 @@ SESSIONS = (
 @pytest.fixture(autouse=True)
 def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulate few requests in each run, and try only one larger hardware."""
-    monkeypatch.setattr("planner.agents.serving.FEWEST_REQUESTS", 60)
+    monkeypatch.setattr("planner.agents.agent_runs.FEWEST_REQUESTS", 60)
     monkeypatch.setattr("planner.agents.session_times.N_REQUESTS", 600)
     monkeypatch.setattr("planner.agents.refusal.MOST_STEPS", 1)

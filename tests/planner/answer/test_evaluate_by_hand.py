@@ -13,8 +13,8 @@ import pytest
 
 from calibration.accuracy.stated_error import StatedError
 from planner.answer.confirmed_rates import BEST, CURVE_STEPS, MOST_REPLICAS, OTHER, SeedBudget
-from planner.answer.evaluate import PlanEvaluator
 from planner.answer.evaluated_plan import EvaluatedPlan, objective_value, pareto
+from planner.answer.plan_evaluator import PlanEvaluator
 from planner.answer.plan_figures import QUANTILES, cdf_of, curve_of, short, steady_metrics
 from planner.economics.money import Energy, Money
 from planner.evaluation.capacity import TOLERANCE

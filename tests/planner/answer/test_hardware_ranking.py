@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catalogs.hardware.catalog import parse_hardware
-from planner.answer.evaluate import PlanEvaluator
 from planner.answer.evaluated_plan import EvaluatedPlan
 from planner.answer.hardware_ranking import HardwareRanking, HardwareRow, RankedHardware
+from planner.answer.plan_evaluator import PlanEvaluator
+from planner.evaluation.closed_forms.bounds import MEMORY, NOT_ADMITTED, NOT_RENTED, REQUEST_LENGTH, Discard
 from planner.evaluation.run_sizes import RunSizes
 from planner.problem.candidate import Candidate
 from planner.problem.price_list import PriceList
@@ -19,7 +20,6 @@ from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import Slo, parse_slos
 from planner.problem.tariff import Tariff
 from planner.search.candidate_tester import CandidateTester
-from planner.space.bounds import MEMORY, NOT_ADMITTED, NOT_RENTED, REQUEST_LENGTH, Discard
 from tests.planner.known_plan import KnownPlan
 from tests.planner.queue_toy import candidate
 

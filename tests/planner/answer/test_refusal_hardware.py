@@ -14,8 +14,8 @@ from catalogs.hardware.catalog import MOST_NODES, parse_hardware, with_count
 from catalogs.hardware.specs import Hardware
 from planner.answer import candidate_search
 from planner.answer.answer_schema import Answer
-from planner.answer.evaluate import PlanEvaluator
 from planner.answer.more_hardware import HardwareSizing, more_of, other_kinds
+from planner.answer.plan_evaluator import PlanEvaluator
 from planner.answer.refusal import Refuser
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.pipeline import make_plan

@@ -10,7 +10,7 @@ import pytest
 
 from catalogs.hardware.specs import Hardware
 from planner.answer import candidate_search
-from planner.answer.evaluate import PlanEvaluator
+from planner.answer.plan_evaluator import PlanEvaluator
 from planner.answer.refusal import CLOSEST, Refuser, least_missed
 from planner.evaluation.run_sizes import RunSizes
 from planner.problem.candidate import Candidate

@@ -13,7 +13,7 @@ from planner.evaluation.api_processes import BINDING, more_api_servers, sufficie
 from planner.evaluation.capacity import find_capacity
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.evaluation.run_sizes import RunSizes
-from planner.evaluation.simulated import SimulatedEvaluator
+from planner.evaluation.simulated_evaluator import SimulatedEvaluator
 from planner.problem.candidate import API_SERVERS, Candidate, deployment_words
 from planner.problem.overrides import Overrides
 from planner.problem.request import PlanRequest

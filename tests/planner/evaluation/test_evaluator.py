@@ -14,14 +14,14 @@ from catalogs.hardware import catalog as hardware_names
 from catalogs.hardware.catalog import parse_hardware, with_count
 from catalogs.workloads.workload import load_workload
 from planner.answer.replica_sizes import ReplicaChoice
-from planner.evaluation.closed_forms import StepTimes
+from planner.evaluation.closed_forms.estimates import StepTimes
+from planner.evaluation.closed_forms.queueing import LIGHT
 from planner.evaluation.multi_hardware import NOTHING_MEASURED, HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.observation import Load
-from planner.evaluation.queueing import LIGHT
 from planner.evaluation.run_sizes import RunSizes
 from planner.evaluation.runs import MOSTLY_ROOFLINE
-from planner.evaluation.simulated import SimulatedEvaluator
-from planner.evaluation.variants import VariedWorkload
+from planner.evaluation.simulated_evaluator import SimulatedEvaluator
+from planner.evaluation.varied_workload import VariedWorkload
 from planner.pipeline import make_plan
 from planner.problem.price_list import PriceList
 from planner.problem.request import DISAGGREGATED, PlanRequest, SearchOptions

@@ -14,7 +14,7 @@ from catalogs.models.catalog import load_model
 from planner.answer.answer_schema import Answer
 from planner.answer.guess import guess_plan
 from planner.evaluation.multi_hardware import open_evaluator
-from planner.evaluation.variants import VariedWorkload
+from planner.evaluation.varied_workload import VariedWorkload
 from planner.pipeline import make_plan
 from planner.problem.overrides import Overrides
 from planner.problem.request import PlanRequest, SearchOptions

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import pytest
 
 from catalogs.errors import InputError
-from planner.evaluation.encoder_pools import EncoderPoolQueueing
+from planner.evaluation.closed_forms.encoder_pools import EncoderPoolQueueing
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.evaluation.observation import Load
-from planner.evaluation.simulated import SimulatedEvaluator
+from planner.evaluation.simulated_evaluator import SimulatedEvaluator
 from planner.problem.candidate import Candidate, deployment_words
 from planner.problem.overrides import Overrides
 from planner.problem.request import PlanRequest, SearchOptions

@@ -10,7 +10,7 @@ from catalogs.hardware.catalog import parse_hardware
 from planner.answer.plan_figures import steady_metrics
 from planner.economics.ownership import OwnedHardware
 from planner.evaluation.observation import Load, RunDetail
-from planner.evaluation.simulated import SimulatedEvaluator
+from planner.evaluation.simulated_evaluator import SimulatedEvaluator
 from planner.evaluation.verdict import judge
 from planner.problem.candidate import Candidate
 from planner.problem.request import PlanRequest

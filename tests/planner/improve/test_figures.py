@@ -11,8 +11,8 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.launch.reading.read import ReadLaunch, read_command
 from planner.answer.confirmed_rates import BEST, SeedBudget
 from planner.economics.rack_power import idle_w, unused_w
-from planner.improve import study
-from planner.improve.study import Improver
+from planner.improve import improver as improver_module
+from planner.improve.improver import Improver
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
 from planner.studies.written_deployment import WrittenDeployment
@@ -46,9 +46,9 @@ def variant(accelerators: int, joules: float, w_mean: float, idle: int) -> Any:
 def test_energy_between_equal_bills_has_that_of_rented_accelerators_that_idle() -> None:
     whole, half = variant(8, 10.0, 4000.0, 0), variant(4, 9.0, 3600.0, 4)
     idle = idle_w(parse_hardware("h100x4"))
-    assert study._joules(whole) == 10.0
-    assert study._joules(half) == pytest.approx(9.0 * (3600.0 + idle) / 3600.0)
-    assert study._joules(half) > 10.0
+    assert improver_module._joules(whole) == 10.0
+    assert improver_module._joules(half) == pytest.approx(9.0 * (3600.0 + idle) / 3600.0)
+    assert improver_module._joules(half) > 10.0
     improver = Improver(read(), request(), lambda _: None)
     assert not improver.better(half, whole)
     assert improver.better(variant(4, 5.0, 2000.0, 4), whole)

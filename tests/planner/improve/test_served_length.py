@@ -7,7 +7,7 @@ import pytest
 from catalogs.launch.reading.read import read_command
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.improve.changes import length_notes, served_length
-from planner.improve.study import request_for
+from planner.improve.improver import request_for
 from planner.problem.scenario import request_of_keys
 from planner.space.candidates import candidates
 

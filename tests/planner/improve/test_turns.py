@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from planner.improve.changes import Change
-from planner.improve.study import ChangesInTurn
+from planner.improve.improver import ChangesInTurn
 
 #: Keys as small deployments have them: a change sets a key to 1.
 CHANGES = [Change(what, {what: None}, {what: 1}) for what in ("max_num_seqs", "max_num_batched_tokens", "block_size")]

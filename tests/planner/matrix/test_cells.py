@@ -14,17 +14,17 @@ import pytest
 from typer.testing import CliRunner
 
 from catalogs.errors import InputError
-from planner.matrix import study
+from planner.matrix import matrix_run
 from planner.matrix.cells import Cell, cells_of
 from planner.matrix.evaluation import evaluate
 from planner.matrix.layouts import check_names
 from planner.matrix.matrix_file import MatrixFile, layout_keys, preset_names, read_matrix, read_preset
+from planner.matrix.matrix_run import MatrixRun, chosen_cells, run_matrix
 from planner.matrix.outputs import table_text, write_folder
 from planner.matrix.page import matrix_page
 from planner.matrix.pools import LocalPool
 from planner.matrix.records import RowRecords
 from planner.matrix.row import MatrixRow
-from planner.matrix.study import MatrixRun, chosen_cells, run_matrix
 from simulator.cli.main import app
 
 SMALL = MatrixFile(
@@ -154,7 +154,7 @@ def test_resume_repeats_no_finished_cell(tmp_path: Path, monkeypatch: pytest.Mon
         repeated.append(cell.name)
         return evaluate(cell)
 
-    monkeypatch.setattr(study, "evaluate", counting)
+    monkeypatch.setattr(matrix_run, "evaluate", counting)
     assert run(tmp_path, resume=True) == whole
     assert repeated == [cell.name for cell in cells_of(SMALL)[5:]]
     repeated.clear()

@@ -12,11 +12,11 @@ from catalogs.errors import InputError
 from catalogs.workloads.workload import load_workload
 from planner.matrix.client_results import read_points
 from planner.matrix.comparison import compare, predict
-from planner.matrix.measured import MeasuredPoint, read_measured
+from planner.matrix.matrix_run import MatrixRun, run_matrix
 from planner.matrix.pools import LocalPool
+from planner.matrix.published_rows import MeasuredPoint, read_measured
 from planner.matrix.request_lengths import length_points, ratio, ratios
 from planner.matrix.row import MatrixRow
-from planner.matrix.study import MatrixRun, run_matrix
 
 HEAD = "gpu,n_gpus,engine,model,input_tokens,output_tokens,batch,latency_s,weight_dtype,kv_dtype,source\n"
 

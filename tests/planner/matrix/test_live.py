@@ -17,11 +17,11 @@ from planner.matrix.comparison import compare_rows
 from planner.matrix.live import LiveSettings, measure, requests_of
 from planner.matrix.live_rows import drift_notice, measured_row
 from planner.matrix.matrix_file import read_preset
-from planner.matrix.measurements import MeasuredReplay
+from planner.matrix.matrix_run import MatrixRun, run_matrix
+from planner.matrix.measurement_records import MeasuredReplay
 from planner.matrix.pools import LocalPool
 from planner.matrix.records import FILE_NAME, RowRecords
 from planner.matrix.row import NO_FIGURE, CellVersions, Verdict
-from planner.matrix.study import MatrixRun, run_matrix
 
 VLLM = os.environ.get("CAPACITY_PLANNER_VLLM_PYTHON")
 LLAMA = os.environ.get("CAPACITY_PLANNER_LLAMA_SERVER")

@@ -10,9 +10,9 @@ import pytest
 from catalogs.errors import InputError
 from planner.matrix.cells import cells_of
 from planner.matrix.matrix_file import MatrixFile
+from planner.matrix.matrix_run import MatrixRun
 from planner.matrix.pools import LocalPool, cell_pool
 from planner.matrix.records import RowRecords
-from planner.matrix.study import MatrixRun
 
 CELLS = cells_of(
     MatrixFile(

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from planner.networks.plan import plan_network
+from planner.networks.report.tables import reproduction
 from planner.networks.request import network_request
 from planner.networks.schema import NetworkAnswer
 from planner.networks.screen import render
+from simulator.networks.job import price_job
 
 pytestmark = pytest.mark.runs_of(200)
 
@@ -57,3 +59,27 @@ def test_each_candidate_counts_once_and_has_one_reason(answer: NetworkAnswer) ->
     assert found == [search.n_bounded_out, search.n_simulated, search.n_not_simulated]
     lines = re.findall(rf"(\d+) of {search.n_space} ", render(answer))
     assert sum(map(int, lines)) == search.n_space
+
+
+def test_an_answer_that_counts_candidates_twice_has_no_negative_count(answer: NetworkAnswer) -> None:
+    """Earlier versions counted a candidate that a bound ruled out, and that was simulated later, in both numbers."""
+    search = answer.search.model_copy(update={"n_bounded_out": answer.search.n_space, "n_simulated": 3})
+    old = answer.model_copy(update={"search": search})
+    words = " ".join(render(old).partition("Search")[2].split())
+    assert f"{search.n_space} ruled out by bounds, 3 simulated" in words
+    assert "-3" not in words
+    assert "not simulated" not in [row[0] for row in reproduction(old).rows]
+
+
+def test_what_would_meet_a_refused_request_prices_no_job_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    priced: list[object] = []
+
+    def price(network: Any, bundle: Any, hardware: Any, execution: Any, sizes: Any) -> Any:
+        priced.append((hardware.text, execution, tuple(sorted(sizes.items()))))
+        return price_job(network, bundle, hardware, execution, sizes)
+
+    monkeypatch.setattr("planner.networks.service.price_job", price)
+    answer = plan_network(network_request(KEYS | {"slo": "e2e.p99=1us", "rate": 5}))
+    assert answer.infeasible is not None
+    assert answer.infeasible.n_searches > 3
+    assert len(set(priced)) == len(priced)

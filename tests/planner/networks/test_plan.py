@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from catalogs.deployments.networks import load_any_deployment
+from catalogs.deployments.network_deployment import load_any_deployment
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.ui.entry_point import run_command
 from catalogs.workloads.jobs import JobWorkload
@@ -17,6 +17,7 @@ from planner.cli.main import app
 from planner.economics.rack_power import idle_w
 from planner.networks.plan import NetworkPlanner, plan_network
 from planner.networks.report.page import write_page
+from planner.networks.report.tables import plans
 from planner.networks.request import network_request
 from planner.networks.schema import NetworkAnswer
 from planner.networks.screen import difference_words, error_words, render
@@ -115,7 +116,11 @@ def test_the_search_for_the_least_energy_counts_accelerators_that_are_rented_and
     one, eight = (world(lambda _: 1.0, **keys, **{"tariff.cloud": cloud}) for cloud in ("verda", "lambda"))
     scores = [assessor(known("h100x1")).score for assessor in (one, eight)]
     assert scores[0] is not None
-    assert scores[1] == pytest.approx(scores[0] + 7 * idle_w(parse_hardware("h100x1")) / 0.5)
+    idle_j = idle_w(parse_hardware("h100x1")) / 0.5
+    assert scores[1] == pytest.approx(scores[0] + 7 * idle_j)
+    bounds = [assessor.bound(known("h100x1")) for assessor in (one, eight)]
+    assert bounds[1] == pytest.approx(bounds[0] + 7 * idle_j)
+    assert eight.bound(known("h100x4")) == pytest.approx(bounds[0] + 4 * idle_j)  # four replicas leave four idle
 
 
 def test_an_alternative_that_ties_with_a_simpler_plan_says_so() -> None:
@@ -133,6 +138,8 @@ def test_an_alternative_that_ties_with_a_simpler_plan_says_so() -> None:
     tie = "a tie: the simpler deployment is recommended"
     assert tie in difference_words(answer.best, other, "image")
     assert tie in why_not(answer.best, other, "image")
+    rows = plans(answer.model_copy(update={"alternatives": [other, simple]})).rows
+    assert [tie in row[1] for row in rows] == [False, True, False]
     assert tie not in difference_words(answer.best, simple, "image")
     assert tie not in why_not(answer.best, simple, "image")
 

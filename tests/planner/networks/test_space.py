@@ -10,6 +10,7 @@ from catalogs.networks.files import load_network
 from planner.networks.candidate import Setup
 from planner.networks.job import PlannedJob
 from planner.networks.mix import JobMix
+from planner.networks.service import JobService
 from planner.networks.space import Space, make_space, splits
 from tests.planner.networks.known_jobs import KnownService, ask
 
@@ -85,3 +86,11 @@ def test_an_unknown_precision_of_the_hardware_is_refused() -> None:
     found = Light(JobMix.one(PlannedJob(load_network("resnet50"), {})))
     with pytest.raises(InputError, match="h100x8 has no such precision"):
         make_space(ask(precisions="fp8"), found, [parse_hardware("a100-80gbx2")])
+
+
+def test_a_job_beyond_the_memory_is_refused_without_pricing_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planner.networks.service.price_job", lambda *_: pytest.fail("a job was priced"))
+    job = PlannedJob(load_network("wan2.1-t2v-14b"), {"height": 20_000, "width": 20_000, "frames": 2001})
+    hardware = [parse_hardware("h100x8")]
+    found = make_space(ask(model="wan2.1-t2v-14b", hardware="h100x8"), JobService(JobMix.one(job)), hardware)
+    assert (found.left, list(found.discarded)) == ([], ["memory"])

@@ -14,13 +14,13 @@ from catalogs.deployments.layout import Layout
 from catalogs.economics.electricity import DEFAULT_PUE, DEFAULT_REGION
 from catalogs.hardware.catalog import parse_hardware
 from planner.economics.ownership import OwnedHardware
+from planner.evaluation.closed_forms.bounds import NOT_RENTED, RentalBound
 from planner.problem.accounting import Accounting
 from planner.problem.candidate import Candidate, Split
 from planner.problem.price_list import PriceList, rental_need
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
-from planner.space.bounds import NOT_RENTED, RentalBound
 
 
 def candidate(hardware: str, replicas: int, tp: int = 1, pp: int = 1, split: Split | None = None) -> Candidate:

@@ -16,8 +16,8 @@ from planner.problem.candidate import Candidate, Split
 from planner.problem.slo import parse_slos
 from planner.search.candidate_tester import HALF_TIE, TIE, CandidateTester, Outcome, apart_from_seats, dominates
 from planner.search.objectives import CapacityRace, LeastLoad, LowestEnergy, LowestLatency, equal_unit_cost
+from planner.search.optuna_study import SearchSettings
 from planner.search.search import SearchResult, search
-from planner.search.study import SearchSettings
 from planner.search.workers import ProcessLookahead
 from tests.planner.queue_toy import QueueToy, candidate
 

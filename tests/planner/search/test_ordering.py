@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planner.problem.candidate import Candidate
 from planner.search.candidate_tester import Outcome
+from planner.search.optuna_study import SearchSettings
 from planner.search.ordering import (
     NEAR_MISS,
     differs_in_one_choice,
@@ -15,7 +16,6 @@ from planner.search.ordering import (
     twins_last,
 )
 from planner.search.search import search
-from planner.search.study import SearchSettings
 from tests.planner.queue_toy import candidate
 
 WIDE, WIDE_SMALL = candidate(8), candidate(8, max_num_seqs=64)

@@ -12,8 +12,8 @@ from catalogs.ui.entry_point import run_command
 from planner.cli.main import app
 from planner.problem.candidate import Candidate
 from planner.search.candidate_tester import Outcome
+from planner.search.optuna_study import need_storage
 from planner.search.search import search
-from planner.search.study import need_storage
 from tests.planner.postgres_server import Server, binaries, free_port
 from tests.planner.search.test_shared_study import (
     alone,

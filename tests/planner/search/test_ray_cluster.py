@@ -19,9 +19,9 @@ from catalogs.errors import InputError
 from catalogs.workloads.request_set import RequestSet
 from planner.search import ray_workers
 from planner.search.candidate_tester import CandidateTester, Outcome
+from planner.search.optuna_study import SearchSettings
 from planner.search.ray_workers import RayPool, check_address, join_cluster
 from planner.search.search import SearchResult, search
-from planner.search.study import SearchSettings
 from simulator.analysis.metrics import summarise
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import compile_fleet

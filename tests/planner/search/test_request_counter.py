@@ -8,8 +8,8 @@ from planner.evaluation.observation import Load, Observation
 from planner.problem.candidate import Candidate
 from planner.search.candidate_tester import CandidateTester, Outcome, RequestCounter
 from planner.search.objectives import CountedAssess
+from planner.search.optuna_study import SearchSettings
 from planner.search.search import search
-from planner.search.study import SearchSettings
 from tests.planner.queue_toy import QueueToy, candidate
 from tests.planner.search.test_search import SIZES, SLOS, race_of, space
 

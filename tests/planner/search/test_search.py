@@ -15,8 +15,8 @@ from planner.problem.candidate import Candidate
 from planner.problem.slo import parse_slos
 from planner.search.candidate_tester import CandidateTester, Outcome
 from planner.search.objectives import CapacityRace, LowestEnergy, LowestLatency
+from planner.search.optuna_study import SearchSettings
 from planner.search.search import search
-from planner.search.study import SearchSettings
 from tests.planner.queue_toy import QueueToy, candidate
 
 SLOS = parse_slos(["ttft.p90=0.3s"])

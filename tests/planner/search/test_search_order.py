@@ -12,9 +12,9 @@ from optuna.samplers import RandomSampler
 
 from planner.problem.candidate import Candidate
 from planner.search.candidate_tester import Outcome
+from planner.search.optuna_study import CandidateStudy, SearchSettings
 from planner.search.ordering import differs_in_one_choice
 from planner.search.search import SearchResult, _tell, search
-from planner.search.study import CandidateStudy, SearchSettings
 from tests.planner.queue_toy import candidate
 
 SPACE = [

@@ -17,8 +17,8 @@ import pytest
 from catalogs.errors import InputError
 from planner.problem.candidate import Candidate
 from planner.search.candidate_tester import CandidateTester, Outcome
+from planner.search.optuna_study import PROCESS_KEY, SearchSettings, is_abandoned
 from planner.search.search import SearchResult, search
-from planner.search.study import PROCESS_KEY, SearchSettings, is_abandoned
 from tests.planner.queue_toy import QueueToy
 from tests.planner.search import test_search
 from tests.planner.search.test_search import SIZES, SLOS, race_of
@@ -28,7 +28,7 @@ import sys, time
 sys.path[:0] = {path!r}
 from tests.planner.search.test_shared_study import race, settings_of, space
 from planner.search import search as s
-from planner.search import study
+from planner.search import optuna_study
 if {host!r}:
     study.socket.gethostname = lambda: {host!r}
 inner = race()

@@ -27,8 +27,8 @@ from planner.problem.request import PlanRequest
 from planner.search import workers
 from planner.search.candidate_tester import CandidateTester, Outcome
 from planner.search.objectives import CapacityRace
+from planner.search.optuna_study import SearchSettings
 from planner.search.search import search
-from planner.search.study import SearchSettings
 from planner.search.workers import ProcessPool, SerialLookahead, usable_cores
 from tests.planner.queue_toy import QueueToy
 from tests.planner.search.test_search import SIZES, SLOS, race_of, space

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,15 +14,19 @@ from calibration.accuracy.stated_error import StatedError
 from catalogs.errors import InputError
 from catalogs.ui.entry_point import run_command
 from catalogs.workloads.arrivals import Piecewise
+from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import load_workload
 from planner.cli.main import app
 from planner.problem.load_curve import MOST_SIMULATED, LoadCurve, peak_of, steady
+from planner.problem.request import PlanRequest
 from planner.problem.scenario import request_of_keys
 from planner.problem.slo import parse_slos
+from planner.search.workers import ProcessPool
 from planner.sections.daily_load import DailyLoadSection, OverTime, ReplicaOption, ReplicaUnit
 from planner.sections.fleet_day import DailyRun, FleetSize
 from planner.sections.full_answer import read_answer
 from planner.studies.rerun import without_load
+from simulator.cluster.run import Run
 from tests.planner.screen_intervals import unlabelled_intervals
 from tests.planner.seats_toy import COLD_S, seats_requests, seats_serve
 
@@ -122,6 +127,15 @@ def test_the_plan_is_for_the_peak_of_the_windows_of_its_objectives(tmp_path: Pat
         curve = LoadCurve.of(load_workload(diurnal(tmp_path)), slos=asked.slos)
         assert asked.requests_per_s == curve.peak_per_s
         assert request_of_keys(keys | {"slo": slo, "rate": curve.peak_per_s}) == asked  # as an answer holds it
+
+
+def test_a_question_outlives_the_peak_of_its_workload_and_an_answer_keeps_it(tmp_path: Path) -> None:
+    keys = {"model": "llama3.2-1b", "hardware": "l4", "workload": diurnal(tmp_path), "over_time": True}
+    asked = request_of_keys(keys | {"slo": "ttft.p90=2s"})
+    diurnal(tmp_path, mean=2.0)
+    again = request_of_keys(asked.scenario())
+    assert again.requests_per_s == pytest.approx(2 * (asked.requests_per_s or 0), rel=0.01)
+    assert PlanRequest(**asked.as_dict()) == asked  # as another command reads it from the answer
 
 
 def test_a_steady_workload_keeps_its_requests(tmp_path: Path) -> None:
@@ -282,3 +296,36 @@ def test_a_question_over_time_end_to_end(tmp_path: Path, capsys: pytest.CaptureF
     assert "7,200 requests in 2 h" in shown
     assert shown.count(" % interval: ") >= 1 + 2 * 3  # of the plan, and of windows and objectives of three sizes
     assert unlabelled_intervals(shown) == []
+
+
+def test_an_autoscaler_that_cannot_scale_is_simulated_as_the_fixed_fleet_that_it_is(tmp_path: Path) -> None:
+    """The fixed fleet takes the fast path, and its runs are those of the size for the peak: none is added."""
+    given = {"metric": "outstanding", "target": 2.0, "min_replicas": 4, "max_replicas": 4}
+    plain = toy(tmp_path, given=given)
+    served: list[tuple[FleetSize, float]] = []
+
+    def serve(size: FleetSize, requests: RequestSet, speed: float) -> Run:
+        served.append((size, speed))
+        return seats_serve(size, requests, speed)
+
+    peak, _, scaled = replace(plain, clock=replace(plain.clock, serve=serve)).block().options
+    assert (peak.replicas, scaled.replicas) == (4, None)
+    assert scaled.scaling is not None
+    assert all(size.scaling is None for size, _ in served)
+    assert len({(size.replicas, speed) for size, speed in served}) == len(served)
+    assert [row.value_s for row in scaled.slo] == [row.value_s for row in peak.slo]
+    real = plain.clock.day(FleetSize("autoscaled", 4, scaled.scaling))
+    assert real.values_s == plain.clock.day(FleetSize("peak", 4)).values_s
+    assert real.accelerator_s == plain.clock.day(FleetSize("peak", 4)).accelerator_s
+
+
+def test_workers_share_the_runs_and_change_no_figure(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    class Counted(ProcessPool):
+        def map(self, work: Any, tasks: Any, /) -> list[Any]:
+            asked.append(len(tasks))
+            return super().map(work, tasks)
+
+    assert toy(tmp_path, workers=Counted(2)).block() == toy(tmp_path).block()
+    assert max(asked) > 4  # the levels of the stated error of every option at once

@@ -9,7 +9,7 @@ from catalogs.hardware.catalog import parse_hardware
 from planner.answer.evaluated_plan import EvaluatedPlan
 from planner.answer.plan_schema import Plan
 from planner.evaluation.multi_hardware import open_evaluator
-from planner.evaluation.simulated import SimulatedEvaluator
+from planner.evaluation.simulated_evaluator import SimulatedEvaluator
 from planner.evaluation.verdict import Verdict
 from planner.problem.accounting import Accounting
 from planner.problem.request import PlanRequest

@@ -15,7 +15,7 @@ from catalogs.ui.words import rate
 from planner.cli.main import app
 from planner.evaluation.deployments import slower_host
 from planner.evaluation.multi_hardware import open_evaluator
-from planner.evaluation.variants import VariedWorkload
+from planner.evaluation.varied_workload import VariedWorkload
 from planner.pipeline import make_plan
 from planner.problem.request import OBJECTIVES
 from planner.sections.full_answer import parse_answer

@@ -14,7 +14,7 @@ from catalogs.ui.entry_point import run_command
 from planner.answer.answer_schema import Answer
 from planner.cli.main import app
 from planner.sections.full_answer import read_answer
-from planner.studies.bottleneck import PoolUse, pool_uses
+from planner.studies.bottleneck import PoolUse, simulated_pool_uses
 from planner.studies.capacity_inputs import API_SERVER, ARRIVALS, MEMORY, TRANSFER, capacity_inputs
 from planner.studies.rerun import Rerun
 from simulator.analysis.bottleneck import IDLE
@@ -53,7 +53,7 @@ def answer(path: Path) -> Answer:
 
 @pytest.fixture(scope="module")
 def parts(answer: Answer) -> list[PoolUse]:
-    return pool_uses(Rerun.of(answer), answer.plans[0])
+    return simulated_pool_uses(Rerun.of(answer), answer.plans[0])
 
 
 def test_each_kind_does_its_own_part(parts: list[PoolUse], answer: Answer) -> None:

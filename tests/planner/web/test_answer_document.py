@@ -16,11 +16,11 @@ from planner.agents import refusal as agents_refusal
 from planner.answer import refusal
 from planner.answer.answer_schema import Answer, Suggestion
 from planner.cli.screens.plan import render
+from planner.evaluation.closed_forms.bounds import REQUEST_LENGTH
 from planner.networks import refusal as network_refusal
 from planner.pipeline import plan
 from planner.problem.scenario import request_of_keys, scenario_keys
 from planner.sections.full_answer import parse_answer
-from planner.space.bounds import REQUEST_LENGTH
 from planner.web.documents import agents_answer, network_answer
 from planner.web.documents.answers import answer_document, changed_keys
 from tests.planner.web.running_server import SMALL

@@ -14,8 +14,8 @@ import pytest
 from catalogs.errors import InputError
 from catalogs.io.pinned_connection import ReplyLimits
 from planner.web.documents.inference_result import measured_document
-from planner.web.endpoints import ListedEndpoint, read_endpoints
 from planner.web.inference import InferenceTask, checked_task, send_task
+from planner.web.listed_endpoints import ListedEndpoint, read_endpoints
 from tests.hostile_server import Answer, hostile, reply, sends, silent
 
 USAGE = {"prompt_tokens": 100, "completion_tokens": 2}

@@ -126,6 +126,9 @@ def test_a_simulation_is_that_of_the_command(client: Client) -> None:
     assert found["structuredContent"]["metrics"]
 
 
+BOTH_LOADS = {"model": "llama3.1-8b", "hardware": "h100", "slo": ["ttft.p99=2s"], "rate": 1, "users": 3}
+
+
 @pytest.mark.slow
 def test_a_plan_is_that_of_the_command(client: Client) -> None:
     question = {"model": "llama3.1-8b", "hardware": "h100x1", "slo": ["ttft.p99=2s"], "rate": 2}
@@ -142,6 +145,9 @@ def test_a_plan_is_that_of_the_command(client: Client) -> None:
         ("analyze", {"model": "llama3.1-8b", "hardware": "h100", "bach": 1}, "nearest valid choice: batch"),
         ("plan", {"model": "llama3.1-8b", "hardware": "h100", "slo": ["ttft.p99=2"]}, "unit"),
         ("simulate", {"deployment": {"model": "llama3.1-8b", "hardware": "h1000"}}, "unknown hardware"),
+        ("plan", BOTH_LOADS, "the load is a rate or a number of users, not both: got 'rate 1 and users 3'"),
+        ("guess", BOTH_LOADS, "nearest valid choice: users 3 or rate 1"),
+        ("simulate", {"deployment": {"model": "llama3.1-8b", "hardware": "h100"}, "rate": 1e-30}, "rate is a number"),
     ],
 )
 def test_invalid_arguments_are_errors_of_the_tool(client: Client, name: str, arguments: Any, words: str) -> None:
@@ -149,6 +155,7 @@ def test_invalid_arguments_are_errors_of_the_tool(client: Client, name: str, arg
     assert found["isError"]
     assert words in found["content"][0]["text"]
     assert "Traceback" not in found["content"][0]["text"]
+    assert "--" not in found["content"][0]["text"]
 
 
 def test_a_cancelled_call_ends_its_process_and_has_no_response(client: Client) -> None:

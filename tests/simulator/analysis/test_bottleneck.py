@@ -51,7 +51,7 @@ DEPLOYMENTS: dict[str, dict[str, Any]] = {
 def served(name: str) -> tuple[CompiledDeployment, Run]:
     plant = compile_deployment(Deployment(**DEPLOYMENTS[name]))
     requests = load_workload("lmsys-turns").materialise(0, 300, 10.0)
-    return plant, simulate(plant, requests, RunOptions(journal=EventLog()))
+    return plant, simulate(plant, requests, RunOptions(event_log=EventLog()))
 
 
 def seconds_by_class(operators: list[OperatorRow]) -> dict[str, float]:

@@ -88,7 +88,7 @@ def done(request: pytest.FixtureRequest) -> Run:
     }[request.param]
     fleet = compile_fleet(Deployment(model="llama3.1-8b", max_model_len=4096, **layout))  # type: ignore[arg-type]
     work = load_workload("azure-conv").materialise(0, 150, 20.0)
-    return simulate(fleet, work, RunOptions(journal=EventLog()))
+    return simulate(fleet, work, RunOptions(event_log=EventLog()))
 
 
 def test_the_format(done: Run, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_big_runs_stay_bounded(done: Run, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_who_was_in_a_step_and_what_happened_to_replicas(tmp_path: Path) -> None:
-    options = RunOptions(journal=EventLog(), controllers=(Script(crash_and_replacement),))
+    options = RunOptions(event_log=EventLog(), controllers=(Script(crash_and_replacement),))
     done = run_pools([Pool(rules(), Linear())], requests([0.0], [4], [2 + 3]), options)
     trace, _ = events(done, tmp_path)
     check_format(trace)
@@ -151,7 +151,7 @@ def test_who_was_in_a_step_and_what_happened_to_replicas(tmp_path: Path) -> None
 
 def test_an_empty_run_is_a_trace_too(tmp_path: Path) -> None:
     trace, notices = events(
-        run_rules(rules(), Linear(), requests([], [], []), 1, RunOptions(journal=EventLog())), tmp_path
+        run_rules(rules(), Linear(), requests([], [], []), 1, RunOptions(event_log=EventLog())), tmp_path
     )
     check_format(trace)
     assert notices == []
@@ -178,4 +178,4 @@ def test_options_that_make_no_sense() -> None:
         RequestedOutputs(None, None, Path("x.json"), 1.0, False)
     with pytest.raises(InputError, match="above 0"):
         RequestedOutputs(None, None, Path("x.csv"), -1.0, False)
-    assert RequestedOutputs(None, None, None, 1.0, False).journal() is None
+    assert RequestedOutputs(None, None, None, 1.0, False).event_log() is None

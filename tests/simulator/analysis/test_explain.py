@@ -38,7 +38,7 @@ BOTH = pytest.mark.parametrize("fast", [True, False])
 
 
 def seen(pools: list[Pool], work: RequestSet, **options: object) -> Run:
-    return run_pools(pools, work, RunOptions(check_invariants=True, journal=EventLog(), **options))  # type: ignore[arg-type]
+    return run_pools(pools, work, RunOptions(check_invariants=True, event_log=EventLog(), **options))  # type: ignore[arg-type]
 
 
 def life(done: Run, request: int, metric: str = "e2e_s") -> dict[str, float]:
@@ -122,7 +122,7 @@ def test_swapped_out_twice(fast: bool) -> None:
 def test_those_who_gave_up_are_no_part_of_it(fast: bool) -> None:
     engine = rules(max_num_seqs=1, queueing=Queueing(timeout_s=2.5))
     work = requests([0.0, 0.0, 0.0], [4, 4, 4], [2, 9, 1])
-    done = run_rules(engine, Linear(), work, 1, RunOptions(fast_forward=fast, journal=EventLog()))
+    done = run_rules(engine, Linear(), work, 1, RunOptions(fast_forward=fast, event_log=EventLog()))
     found = phases(done)
     assert found.requests.tolist() == np.flatnonzero(done.completed).tolist() == [0]
     assert found.e2e_s.sum() == 2.0
@@ -180,7 +180,7 @@ def check(done: Run) -> None:
 
 
 def noted(world: World, policy: str, fast: bool) -> Run:
-    chosen = RunOptions(router=world.router, fast_forward=fast, journal=EventLog())
+    chosen = RunOptions(router=world.router, fast_forward=fast, event_log=EventLog())
     return run_rules(replace(world.rules, policy=policy), world.timer, world.requests, world.n_replicas, chosen)
 
 
@@ -218,7 +218,7 @@ def served(plant: CompiledDeployment, rate: float, **limits: int) -> Run:
     if "kv_blocks" in limits:
         tight = replace(tight, memory=replace(plant.memory, kv_blocks=limits["kv_blocks"]))
     work = load_workload("azure-conv").materialise(0, 150, rate)
-    return simulate(tight, work, RunOptions(journal=EventLog()))
+    return simulate(tight, work, RunOptions(event_log=EventLog()))
 
 
 def test_every_second_of_a_replica_is_bound_by_something(plant: CompiledDeployment) -> None:
@@ -242,9 +242,9 @@ def test_what_binds_is_what_is_short(plant: CompiledDeployment) -> None:
     assert idle["kv_capacity"] == idle["queue"] == 0.0
     assert explain(served(plant, 20.0, kv_blocks=400))["bound_by"] == "kv_capacity"
     assert explain(served(plant, 20.0, max_num_seqs=2))["bound_by"] == "queue"
-    prompts = bottleneck(simulate(plant, requests([0.0] * 60, [2000] * 60, [1] * 60), RunOptions(journal=EventLog())))
+    prompts = bottleneck(simulate(plant, requests([0.0] * 60, [2000] * 60, [1] * 60), RunOptions(event_log=EventLog())))
     assert prompts.steps["compute"] > 0.6
-    lone = bottleneck(simulate(plant, requests([0.0], [200], [400]), RunOptions(journal=EventLog())))
+    lone = bottleneck(simulate(plant, requests([0.0], [200], [400]), RunOptions(event_log=EventLog())))
     assert lone.steps["memory_bandwidth"] > 0.6
 
 
@@ -257,7 +257,7 @@ def test_a_busy_api_server_is_what_limits_a_run(plant: CompiledDeployment) -> No
         engine = replace(plant.resolved.engine, host=host)
         resolved = replace(plant.resolved, engine=engine, api_server_count=servers)
         resolved = replace(resolved, limits=replace(resolved.limits, max_num_seqs=256))
-        return explain(simulate(replace(plant, resolved=resolved), work, RunOptions(journal=EventLog())))
+        return explain(simulate(replace(plant, resolved=resolved), work, RunOptions(event_log=EventLog())))
 
     one, four = explained(1), explained(4)
     assert one["bound_by"] == "api_server"

@@ -61,7 +61,7 @@ def check(run: Run) -> None:
 @given(worlds())
 def test_parts_add_up_in_any_world(policy: str, world: World) -> None:
     engine = replace(world.rules, policy=policy)
-    options = RunOptions(router=world.router, journal=EventLog())
+    options = RunOptions(router=world.router, event_log=EventLog())
     check(run_rules(engine, world.timer, world.requests, world.n_replicas, options))
 
 
@@ -74,7 +74,7 @@ def test_the_api_server_tokenises_and_streams(processes: int) -> None:
     )  # fmt: skip
     pool = Pool(rules(max_num_seqs=8, kv_blocks=400, host=host, api_servers=processes), Linear(base_s=0.1))
     work = replace(requests([0.0] * 40, [50] * 40, list(range(1, 41))), concurrency=8)
-    run = run_pools([pool], work, RunOptions(check_invariants=True, journal=EventLog()))
+    run = run_pools([pool], work, RunOptions(check_invariants=True, event_log=EventLog()))
     check(run)
     found = latency_records(run).parts
     assert found["tokenise"].min() >= 50 * 2e-3 - 1e-9
@@ -93,7 +93,7 @@ def test_a_transfer_is_a_part_of_its_own(fast: bool, shown: str, before: float, 
         hand_over=DisaggregationPolicy(shown),  # type: ignore[arg-type]
         fast_forward=fast,
         check_invariants=True,
-        journal=EventLog(),
+        event_log=EventLog(),
     )
     run = run_pools(apart(), requests([0.0], [4], [3]), options)
     assert life(run) == {"prefill": before, "transfer": 1.5, "decode": after}
@@ -109,7 +109,7 @@ def test_parts_add_up_where_prefill_and_decode_are_separate(
         transfer=TransferLinks({(0, 1): Wire()}),
         hand_over=DisaggregationPolicy(shown),
         check_invariants=True,
-        journal=EventLog(),
+        event_log=EventLog(),
     )
     run = run_pools(apart(n_prefill, n_decode), work, options)
     found, logged = latency_records(run).parts, phases(run).e2e_s
@@ -122,7 +122,7 @@ def test_parts_add_up_where_prefill_and_decode_are_separate(
 
 def test_time_on_a_replica_that_failed_is_waiting() -> None:
     script = Script(crash_and_replacement)
-    options = RunOptions(controllers=(script,), journal=EventLog(), check_invariants=True)
+    options = RunOptions(controllers=(script,), event_log=EventLog(), check_invariants=True)
     run = run_pools([Pool(rules(), Linear())], requests([0.0], [4], [5]), options)
     assert life(run) == {"queue": 4.0, "prefill": 1.0, "decode": 4.0}
     check(run)

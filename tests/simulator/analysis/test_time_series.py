@@ -18,7 +18,7 @@ from simulator.analysis.time_series import ALL, COLUMNS, FIGURES, check_time_ser
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import Pool, compile_fleet
 from simulator.cluster.run import Run
-from simulator.cluster.serving import serving_options
+from simulator.cluster.run_options import serving_options
 from simulator.cluster.simulate import run_pools, run_rules, simulate
 from simulator.engine.event_log import EventLog
 from tests.simulator.cluster.test_pools import Script, crash_and_replacement
@@ -48,7 +48,7 @@ def totals(done: Run, step_s: float) -> dict[str, float]:
 def test_sums_are_the_totals_of_the_run(layout: dict[str, object], step_s: float) -> None:
     fleet = compile_fleet(Deployment(model="llama3.1-8b", max_model_len=4096, **layout))  # type: ignore[arg-type]
     work = load_workload("azure-conv").materialise(0, 120, 10.0)
-    done = simulate(fleet, work, RunOptions(journal=EventLog()))
+    done = simulate(fleet, work, RunOptions(event_log=EventLog()))
     found, metrics = totals(done, step_s), summarise(done)["metrics"]
     assert max(float(log.steps.max()) for log in done.logs) > 1 or layout.get("pipeline_parallel")
     shown = metrics["output_tokens_per_s"] * metrics["duration_s"]  # the first is computed again after a hand-over
@@ -65,7 +65,7 @@ def test_replicas_that_start_draw_power() -> None:
     written = Deployment(model="llama3.1-8b", hardware="h100x2", max_model_len=4096, kv_blocks=600, autoscaling=scaled)  # type: ignore[arg-type]
     fleet = compile_fleet(written)
     work = load_workload("azure-conv").materialise(0, 500, 25.0)
-    done = simulate(fleet, work, replace(serving_options(written, fleet), journal=EventLog()))
+    done = simulate(fleet, work, replace(serving_options(written, fleet), event_log=EventLog()))
     assert len(done.orders)
     assert totals(done, 1.0)["power_w"] == pytest.approx(summarise(done)["metrics"]["energy"]["gpu_j"], rel=1e-9)
 
@@ -75,7 +75,7 @@ def test_by_hand(fast: bool) -> None:
     """One seat: a prompt 0..1 and three decodes; another request waits from 0.5 to 4."""
     done = run_rules(
         rules(max_num_seqs=1, kv_blocks=10), Linear(), requests([0.0, 0.5], [4, 4], [4, 1]),
-        options=RunOptions(journal=EventLog(), fast_forward=fast),
+        options=RunOptions(event_log=EventLog(), fast_forward=fast),
     )  # fmt: skip
     figures = next(series(done, edges(done, 1.0))).figures
     assert figures["queue"].tolist() == [0.5, 1.0, 1.0, 1.0, 0.0]
@@ -89,7 +89,7 @@ def test_by_hand(fast: bool) -> None:
 
 
 def test_births_and_deaths() -> None:
-    options = RunOptions(journal=EventLog(), controllers=(Script(crash_and_replacement),))
+    options = RunOptions(event_log=EventLog(), controllers=(Script(crash_and_replacement),))
     done = run_pools([Pool(rules(), Linear())], requests([0.0], [4], [5]), options)
     first, second, together = (part.figures for part in series(done, edges(done, 1.0)))
     assert first["alive_fraction"].tolist() == [1, 1, 0.5, 0, 0, 0, 0, 0, 0]
@@ -103,7 +103,7 @@ def test_births_and_deaths() -> None:
 def test_any_world_step_by_step_or_not(world: World, step_s: float) -> None:
     found = []
     for fast in (True, False):
-        options = RunOptions(router=world.router, fast_forward=fast, journal=EventLog())
+        options = RunOptions(router=world.router, fast_forward=fast, event_log=EventLog())
         done = run_rules(replace(world.rules), world.timer, world.requests, world.n_replicas, options)
         tokens = sum(float((log.logits * log.steps).sum()) for log in done.logs)
         found.append(list(series(done, edges(done, step_s))))
@@ -117,7 +117,7 @@ def test_any_world_step_by_step_or_not(world: World, step_s: float) -> None:
 
 
 def test_files(tmp_path: Path) -> None:
-    done = run_rules(rules(), Linear(), requests([0.0], [4], [4]), 2, RunOptions(journal=EventLog()))
+    done = run_rules(rules(), Linear(), requests([0.0], [4], [4]), 2, RunOptions(event_log=EventLog()))
     write_time_series(done, tmp_path / "s.csv")
     lines = (tmp_path / "s.csv").read_text().splitlines()
     assert lines[0].split(",") == list(COLUMNS)

@@ -138,7 +138,7 @@ def test_a_trace_shows_what_comes_from_the_host(tmp_path: Path) -> None:
     engine = rules(kv_blocks=8, offload=HOST, admit_whole_prompt=True)
     contents = [[1, 2, 3, 4], [11, 12, 13, 14, 15, 16, 17], [1, 2, 3, 4, 5, 6]]
     work = requests([0.0, 10.0, 20.0], [16, 28, 24], [1, 1, 2], contents)
-    run = run_rules(engine, Linear(prompt_token_s=0.125), work, 1, RunOptions(journal=EventLog()))
+    run = run_rules(engine, Linear(prompt_token_s=0.125), work, 1, RunOptions(event_log=EventLog()))
     write_chrome_trace(run, tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     fetches = [(e["name"], e["ph"], e["ts"], e["pid"]) for e in events if e.get("cat") == "fetch"]

@@ -27,11 +27,11 @@ from simulator.cache.encoder_cache import EncoderLimits
 from simulator.cli.main import main
 from simulator.cluster.cluster import Cluster, RunOptions
 from simulator.cluster.compiled import CompiledFleet, Pool, compile_deployment, compile_fleet
-from simulator.cluster.kv_path import EmbeddingPath
 from simulator.cluster.kv_transfer import TransferLinks
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run_pools
 from simulator.cluster.simulate import simulate as run_fleet
+from simulator.cluster.transfer_paths import EmbeddingPath
 from simulator.core.outcomes import QUEUE_FULL
 from simulator.engine.event_log import EventLog
 from tests.simulator.cluster.test_pools import Script, Wire
@@ -66,7 +66,7 @@ def links(pools: list[Pool]) -> TransferLinks:
 
 
 def simulate(pools: list[Pool], work: RequestSet, **options: object) -> Run:
-    values = {"transfer": links(pools), "journal": EventLog(), "check_invariants": True} | options
+    values = {"transfer": links(pools), "event_log": EventLog(), "check_invariants": True} | options
     return run_pools(pools, work, RunOptions(**values))  # type: ignore[arg-type]
 
 

@@ -16,11 +16,11 @@ from catalogs.workloads.request_set import RequestSet
 from simulator.analysis.metrics import latency_metrics
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import CompiledFleet, Pool, compile_deployment, compile_fleet
-from simulator.cluster.kv_path import RankPath, card_links, transfer_links
 from simulator.cluster.kv_transfer import DisaggregationPolicy, LinkLoad, TransferLinks, TransferPath
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import engine_rules, run_pools
 from simulator.cluster.simulate import simulate as run
+from simulator.cluster.transfer_paths import RankPath, card_links, transfer_links
 from simulator.schedulers.rules import EngineRules
 from tests.simulator.worlds import Linear, requests, rules
 

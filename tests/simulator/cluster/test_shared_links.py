@@ -13,12 +13,12 @@ from catalogs.deployments.schema import Deployment
 from catalogs.workloads.request_set import RequestSet
 from simulator.cluster.cluster import Cluster, RunOptions
 from simulator.cluster.compiled import Pool, compile_deployment, compile_fleet
-from simulator.cluster.kv_path import transfer_links
 from simulator.cluster.kv_transfer import DisaggregationPolicy, LinkLoad, TransferLinks
 from simulator.cluster.run import Run
 from simulator.cluster.shared_links import StepsOnLinks
 from simulator.cluster.simulate import run_pools
 from simulator.cluster.simulate import simulate as run
+from simulator.cluster.transfer_paths import transfer_links
 from simulator.core.batch import Batch, BatchShape
 from simulator.core.clock import CONTROL
 from simulator.costs.link_use import CollectiveLinkUse

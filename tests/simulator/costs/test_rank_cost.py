@@ -129,7 +129,7 @@ def served(made: CompiledDeployment, n: int = 60, clients: int = 24) -> Run:
     rng = np.random.default_rng(3)
     inputs, outputs = rng.integers(10, 900, n).tolist(), rng.integers(2, 120, n).tolist()
     work = requests([0.0] * n, inputs, outputs, concurrency=clients)
-    return simulate(made, work, RunOptions(check_invariants=True, journal=EventLog()))
+    return simulate(made, work, RunOptions(check_invariants=True, event_log=EventLog()))
 
 
 def test_ranks_of_sglang_share_its_default_limits() -> None:

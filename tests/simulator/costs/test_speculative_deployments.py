@@ -20,8 +20,8 @@ from catalogs.workloads.request_set import RequestSet
 from simulator.analysis.metrics import summarise
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import compile_deployment, compile_fleet
-from simulator.cluster.kv_path import RankPath
 from simulator.cluster.simulate import simulate
+from simulator.cluster.transfer_paths import RankPath
 from simulator.core.batch import BatchShape
 from simulator.core.step_log import StepLog
 from simulator.costs.compile import compile_step_cost

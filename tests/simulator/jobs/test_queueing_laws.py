@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catalogs.arrays import FloatArray
-from catalogs.deployments.networks import NetworkEngine
+from catalogs.deployments.network_deployment import NetworkEngine
 from catalogs.workloads.arrivals import Poisson
 from catalogs.workloads.jobs import JobWorkload
 from simulator.core import outcomes

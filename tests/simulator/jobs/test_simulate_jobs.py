@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from catalogs.deployments.networks import NetworkDeployment, as_network_deployment
+from catalogs.deployments.network_deployment import NetworkDeployment, as_network_deployment
 from catalogs.errors import InputError
 from catalogs.workloads.arrivals import AllAtOnce, ConstantRate, Poisson
 from catalogs.workloads.jobs import JobWorkload, NetworkJob

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from catalogs.deployments.networks import NetworkEngine
+from catalogs.deployments.network_deployment import NetworkEngine
 from catalogs.workloads.jobs import JobSet, NetworkJob
 from catalogs.workloads.service_classes import ServiceLevels
 from simulator.jobs.batchers.base import BatchRules

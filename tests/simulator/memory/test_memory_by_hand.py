@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from catalogs.deployments.features import DISK_BYTES_PER_S
 from catalogs.deployments.layout import Layout
+from catalogs.deployments.optional_blocks import DISK_BYTES_PER_S
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
@@ -172,7 +172,7 @@ def plan_of(**changes: object) -> MemoryPlan:
 
 def test_the_limit_that_is_exceeded_is_named_with_its_numbers() -> None:
     assert plan_of().fits
-    assert plan_of(weights_bytes=11e9).why == "weights 22.0 GB > 20.0 GB usable on 2 accelerator(s)"
+    assert plan_of(weights_bytes=11e9).why == "weights 22.0 GB > 20.0 GB usable on 2 accelerators"
     assert plan_of(budget_bytes=-3e9).why == (
         "the engine reserves all memory of an accelerator, 3.0 GB more than there is"
     )

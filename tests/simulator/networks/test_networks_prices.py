@@ -10,6 +10,7 @@ from calibration.bundles.bundle import Bundle, load_bundle
 from calibration.operators.operators import Collective, Gemm
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
+from catalogs.networks.files import load_network
 from catalogs.networks.network import DerivedSize, JobSize, NeuralNetwork, Operator, SizedOperator, SizedStage, Stage
 from catalogs.networks.polynomials import Polynomial
 from catalogs.networks.shapes import AttentionShape, ConvolutionShape, ElementShape, GemmShape, Kind
@@ -18,17 +19,20 @@ from simulator.networks.attention_backends import attention_price, default_backe
 from simulator.networks.execution import Execution, Parallelism
 from simulator.networks.factors import load_factors
 from simulator.networks.job import (
-    CONTEXT_BYTES,
-    CONTEXT_BYTES_PARALLEL,
     collective_s,
     measured_limit_w,
     price_job,
     price_stage,
-    repeated_stages,
-    sequence_shard,
 )
 from simulator.networks.launches import AUTOCAST_PRODUCT_KERNELS, AUTOCAST_TRAFFIC, launches, unrolled_edges
 from simulator.networks.operator_price import WIDE_ATTENTION_SHARE, Pricing
+from simulator.networks.ranks import (
+    CONTEXT_BYTES,
+    CONTEXT_BYTES_PARALLEL,
+    job_memory_bytes,
+    repeated_stages,
+    sequence_shard,
+)
 from simulator.networks.written_attention import written_out
 
 EAGER, COMPILED = Execution(mode="eager"), Execution(mode="compiled")
@@ -433,6 +437,19 @@ def network() -> NeuralNetwork:
         Stage("denoiser", Polynomial.name("steps"), (linear,), 20, "bf16", (moved * 2,)),
     )
     return NeuralNetwork("toy", "test", (JobSize("tokens", 1024), JobSize("steps", 5)), stages)
+
+
+@pytest.mark.parametrize("name", ["wan2.1-t2v-14b", "cogvideox-2b", "bge-small-en-v1.5"])
+@pytest.mark.parametrize(
+    "execution",
+    [COMPILED, EAGER, TENSORRT, Execution("eager", "fp8", offload=True), Execution("eager", attention_backend="math")],
+)
+def test_the_memory_of_a_job_needs_no_price(name: str, execution: Execution) -> None:
+    found, hardware = load_network(name), parse_hardware("h100x2")
+    assert job_memory_bytes(found, execution) == price_job(found, bundle(), hardware, execution).peak_memory_bytes
+    if repeated_stages(found):
+        split = replace(execution, parallelism=Parallelism(ulysses=2, shard_weights=True))
+        assert job_memory_bytes(found, split) == price_job(found, bundle(), hardware, split).peak_memory_bytes
 
 
 def test_a_job_adds_its_stages_and_its_memory() -> None:

@@ -187,7 +187,7 @@ def test_ranks_in_lockstep_speculate_each_for_itself(policy: str, lag: int) -> N
 
 
 def test_tokens_over_time_are_those_that_came_out() -> None:
-    done = simulate(speculating(SOME), journal=EventLog())
+    done = simulate(speculating(SOME), event_log=EventLog())
     figures = list(series(done, edges(done, 2.0)))[-1].figures
     assert figures["output_tokens_per_s"].sum() * 2.0 == pytest.approx(WORK.output_tokens.sum())
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from catalogs.io.json_files import check_values
-from planner.web.endpoints import read_endpoints
 from planner.web.inference import InferenceTask, checked_task, send_task
 from planner.web.jobs.kind import JobKind, JobResult, Prepared, Submission, Task
+from planner.web.listed_endpoints import read_endpoints
 
 
 def prepare(body: Mapping[str, Any], submission: Submission) -> Prepared:

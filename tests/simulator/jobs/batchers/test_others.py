@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from catalogs.deployments.networks import NetworkEngine
+from catalogs.deployments.network_deployment import NetworkEngine
 from tests.simulator.jobs.worlds import alone, batches, job_set, run, table
 
 

@@ -14,19 +14,19 @@ from catalogs.hardware.specs import Hardware
 from catalogs.workloads.workload import Workload
 from planner.economics.rack_power import unused_w
 from planner.evaluation.api_processes import api_server_variants
-from planner.evaluation.closed_forms import ClosedForms
+from planner.evaluation.closed_forms.bounds import Discard
+from planner.evaluation.closed_forms.disaggregated import best_ratios, ratios, refused_pairs
+from planner.evaluation.closed_forms.estimates import ClosedForms
+from planner.evaluation.closed_forms.queueing import Utilisation
 from planner.evaluation.deployments import CandidateDeployments, Improve
-from planner.evaluation.disaggregated import best_ratios, ratios, refused_pairs
 from planner.evaluation.facts import CandidateFacts, FactSheets
 from planner.evaluation.observation import Load, Observation, RunDetail
-from planner.evaluation.queueing import Utilisation
 from planner.evaluation.runs import RunCache, SimulatedRuns
 from planner.evaluation.tower_variants import tower_variants
 from planner.evaluation.workload_statistics import WorkloadStatistics, workload_of
 from planner.problem.candidate import Candidate
 from planner.problem.price_list import PriceList
 from planner.problem.request import DISAGGREGATED, PlanRequest
-from planner.space.bounds import Discard
 from planner.space.candidates import candidates, limits, refused_layouts, widest_limits
 
 

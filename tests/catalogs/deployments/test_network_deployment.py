@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from catalogs.deployments.networks import NetworkDeployment, as_network_deployment, is_network, load_any_deployment
+from catalogs.deployments.network_deployment import (
+    NetworkDeployment,
+    as_network_deployment,
+    is_network,
+    load_any_deployment,
+)
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 

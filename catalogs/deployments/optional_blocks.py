@@ -13,6 +13,7 @@ from catalogs.errors import InputError
 from catalogs.hardware.host_copies import copy_rates
 from catalogs.models.image_rules import NativeResolution
 from catalogs.models.spec import ModelSpec
+from catalogs.ui.words import counted
 from catalogs.units import GIB
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def check_host_memory(key: str, gib: float, hardware: Hardware, replicas: int) -
     """
     known = hardware.node.host_memory_bytes
     if known is not None and gib > (most := known * hardware.n_nodes / replicas / GIB):
-        rule = f"{key} of {replicas} replica(s) exceeds the {known / GIB:.0f} GiB of host memory of each node"
+        rule = f"{key} of {counted(replicas, 'replica')} exceeds the {known / GIB:.0f} GiB of host memory of each node"
         raise InputError(rule, gib, f"{most:.0f}")
 
 

@@ -19,11 +19,11 @@ from optuna.storages.journal import JournalFileBackend
 
 from catalogs.errors import InputError
 from planner.problem.candidate import Candidate
-from planner.search import study_file
+from planner.search import checksummed_journal
 from planner.search.candidate_tester import CandidateTester, Outcome
+from planner.search.checksummed_journal import StudyFile
+from planner.search.optuna_study import OUTCOME_KEY, SearchSettings
 from planner.search.search import SearchResult, search
-from planner.search.study import OUTCOME_KEY, SearchSettings
-from planner.search.study_file import StudyFile
 from tests.full_disk import files_end_at, small_disk
 from tests.planner.queue_toy import QueueToy
 from tests.planner.search.test_search import SIZES, SLOS, race_of, space
@@ -59,7 +59,7 @@ def alone() -> list[Outcome]:
 def data(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The file of a finished search, of a process that has ended."""
     path = tmp_path_factory.mktemp("study") / "study.log"
-    code = f"from tests.planner.search.test_study_file import *; run(Path({str(path)!r}))"
+    code = f"from tests.planner.search.test_checksummed_journal import *; run(Path({str(path)!r}))"
     subprocess.run([sys.executable, "-c", code], check=True, env=environment())
     return path.read_bytes()
 
@@ -206,7 +206,7 @@ def test_a_file_system_that_is_full_loses_nothing(alone: list[Outcome], tmp_path
 WRITER = """
 import json, sys
 from pathlib import Path
-from planner.search.study_file import StudyFile
+from planner.search.checksummed_journal import StudyFile
 file, n = StudyFile(Path(sys.argv[1]), sys.stderr.write), 0
 while True:
     file.append_logs([{"op_code": 8, "by": sys.argv[2], "n": n, "fill": "x" * 5000}])
@@ -265,7 +265,7 @@ def test_a_process_killed_while_it_writes_stops_no_other(
     monkeypatch.chdir(tmp_path)
     path = Path("folder/study.log")  # relative, in another folder
     run(path)
-    monkeypatch.setattr(study_file, "LOCK_WAIT_S", 600.0)
+    monkeypatch.setattr(checksummed_journal, "LOCK_WAIT_S", 600.0)
     with locked_by_another(path) as holder:
         holder.send_signal(signal.SIGKILL)
         holder.wait()
@@ -277,7 +277,7 @@ def test_a_process_killed_while_it_writes_stops_no_other(
 def test_a_process_stopped_while_it_writes_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "study.log"
     run(path)
-    monkeypatch.setattr(study_file, "LOCK_WAIT_S", 0.1)
+    monkeypatch.setattr(checksummed_journal, "LOCK_WAIT_S", 0.1)
     with locked_by_another(path), pytest.raises(InputError, match="another process has locked the study file"):
         run(path)
 
@@ -332,7 +332,7 @@ INTERRUPTED = """
 import sys
 from pathlib import Path
 from catalogs.ui.entry_point import run_command
-from tests.planner.search.test_study_file import run
+from tests.planner.search.test_checksummed_journal import run
 
 def command(args, **_):
     run(Path(args[0]) / "0.log")

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from planner.web.api.state import PREFIX, State
-from planner.web.endpoints import read_endpoints
+from planner.web.listed_endpoints import read_endpoints
 
 router = APIRouter(prefix=PREFIX, tags=["inference tasks"])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from catalogs.ui.html_page import Page, render
 from planner.answer.answer_schema import SearchSummary, Suggestion
-from planner.sections.refusal import refused_lines, refused_section, ruled_out_lines
+from planner.sections.refusal_words import refused_lines, refused_section, ruled_out_lines
 
 MORE = Suggestion(kind="hardware", change="twice as many H100", value="h100x2", verified_by="simulation")
 FEWER = Suggestion(kind="rate", change="a rate of 2 requests/s", value=2.0, verified_by="bounds")

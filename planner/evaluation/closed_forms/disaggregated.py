@@ -13,7 +13,7 @@ from catalogs.deployments.layout import Layout
 from catalogs.deployments.parallelism import transfer_refusal
 from catalogs.deployments.resolve import CatalogLookup
 from catalogs.hardware.specs import Hardware
-from planner.evaluation.queueing import LIGHT, QueueingModel, Utilisation
+from planner.evaluation.closed_forms.queueing import LIGHT, QueueingModel, Utilisation
 from planner.problem.candidate import Candidate, Split
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.request import PlanRequest
@@ -22,9 +22,9 @@ from planner.space.candidates import kv_dtypes, limits, placements
 from planner.space.layouts import layouts, weight_dtypes
 
 #: Ratios kept for each hardware: if all of it is used, and if the cheapest part that carries a rate is searched.
-MOST: Final = 6
+RATIOS_ON_ALL_HARDWARE: Final = 6
 
-MOST_OF_A_PART: Final = 2
+RATIOS_ON_A_PART: Final = 2
 
 #: Highest utilisation of a prefill replica if an objective includes the first token: beyond it prompts queue.
 _BUSY: Final = 0.8
@@ -107,7 +107,7 @@ def best_ratios(
     for candidate in found:
         carried = min(queueing(candidate).rates_per_s(slos))
         by_hardware.setdefault(candidate.hardware, []).append((-carried, candidate))
-    most = MOST if len(by_hardware) == 1 else MOST_OF_A_PART
+    most = RATIOS_ON_ALL_HARDWARE if len(by_hardware) == 1 else RATIOS_ON_A_PART
     for rated in by_hardware.values():
         yield from (candidate for _, candidate in sorted(rated)[:most])
 

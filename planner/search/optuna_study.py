@@ -26,7 +26,7 @@ from optuna.trial import TrialState
 
 from catalogs.errors import InputError
 from catalogs.io.http import without_password, without_secrets
-from planner.search.study_file import StudyFile, StudyStorage
+from planner.search.checksummed_journal import StudyFile, StudyStorage
 
 OUTCOME_KEY: Final = "outcome"
 

@@ -26,7 +26,7 @@ from planner.matrix.cells import Cell, cells_of
 from planner.matrix.live import REPLAYS, LiveSettings, live_engine, measure
 from planner.matrix.live_rows import measured_row, noise
 from planner.matrix.matrix_file import MatrixFile
-from planner.matrix.measurements import PROBE, REPLAY, EngineMeasurements, MeasuredReplay, cell_key
+from planner.matrix.measurement_records import PROBE, REPLAY, EngineMeasurements, MeasuredReplay, cell_key
 from planner.matrix.records import RowRecords
 from planner.matrix.row import CellVersions
 from simulator.verify.engines import STARTERS, EngineChoice, EngineSubject

@@ -14,14 +14,7 @@ from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.workloads.request_set import RequestSet
-from planner.evaluation.observation import Load
-from planner.evaluation.simulated import SimulatedEvaluator
-from planner.evaluation.verdict import judge
-from planner.problem.candidate import Candidate
-from planner.problem.overrides import Overrides
-from planner.problem.request import PlanRequest
-from planner.problem.slo import Slo, parse_slos
-from planner.space.bounds import (
+from planner.evaluation.closed_forms.bounds import (
     REQUEST_LENGTH,
     fastest_decode_s,
     latency_discard,
@@ -30,6 +23,13 @@ from planner.space.bounds import (
     optimistic_statistic_s,
     prefill_floor_s,
 )
+from planner.evaluation.observation import Load
+from planner.evaluation.simulated_evaluator import SimulatedEvaluator
+from planner.evaluation.verdict import judge
+from planner.problem.candidate import Candidate
+from planner.problem.overrides import Overrides
+from planner.problem.request import PlanRequest
+from planner.problem.slo import Slo, parse_slos
 from simulator.core.batch import BatchShape
 from simulator.memory.plan import size_memory
 

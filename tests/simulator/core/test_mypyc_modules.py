@@ -15,7 +15,7 @@ import pytest
 from catalogs.errors import InputError
 from catalogs.ui.installation import DIGESTS, digests, is_compiled
 from catalogs.ui.installation import ROOT as IMPORTED_FROM
-from simulator.core.compiled_modules import COMPILED
+from simulator.core.mypyc_modules import COMPILED
 
 ROOT = Path(__file__).resolve().parents[3]
 CASES = ROOT / "tests/simulator/compiled_cases.py"

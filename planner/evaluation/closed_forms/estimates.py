@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from catalogs.deployments.layout import Role
+from planner.evaluation.closed_forms.bounds import Discard, latency_discard, length_discard, memory_discard
+from planner.evaluation.closed_forms.disaggregated import DisaggregatedQueueing
+from planner.evaluation.closed_forms.encoder_pools import EncoderPoolQueueing, encode_s, second_of_encoding
+from planner.evaluation.closed_forms.queueing import ApiServerQueue, QueueingModel
 from planner.evaluation.deployments import CandidateDeployments
-from planner.evaluation.disaggregated import DisaggregatedQueueing
-from planner.evaluation.encoder_pools import EncoderPoolQueueing, encode_s, second_of_encoding
-from planner.evaluation.queueing import ApiServerQueue, QueueingModel
 from planner.evaluation.workload_statistics import WorkloadStatistics
 from planner.problem.candidate import Candidate
 from planner.problem.slo import Slo
-from planner.space.bounds import Discard, latency_discard, length_discard, memory_discard
 from planner.space.speculative import CycleS, per_token
 from simulator.core.batch import BatchShape
 from simulator.costs.step_cost import StepCost

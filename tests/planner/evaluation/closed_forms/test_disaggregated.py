@@ -12,10 +12,15 @@ from catalogs.deployments.resolve import resolve_pools
 from catalogs.errors import InputError
 from catalogs.ui.entry_point import run_command
 from planner.cli.main import app
-from planner.evaluation.disaggregated import MOST, MOST_OF_A_PART, DisaggregatedQueueing, ratios
+from planner.evaluation.closed_forms.disaggregated import (
+    RATIOS_ON_A_PART,
+    RATIOS_ON_ALL_HARDWARE,
+    DisaggregatedQueueing,
+    ratios,
+)
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.evaluation.observation import Load
-from planner.evaluation.simulated import SimulatedEvaluator
+from planner.evaluation.simulated_evaluator import SimulatedEvaluator
 from planner.problem.candidate import Candidate
 from planner.problem.request import DISAGGREGATED, PlanRequest
 from planner.problem.slo import parse_slos
@@ -44,7 +49,7 @@ def splits(found: SimulatedEvaluator) -> list[Candidate]:
 
 def test_every_ratio_fits_and_leaves_no_room(plain: SimulatedEvaluator) -> None:
     found = list(ratios(plain.request, plain.names))
-    assert len(set(found)) == len(found) > 4 * MOST
+    assert len(set(found)) == len(found) > 4 * RATIOS_ON_ALL_HARDWARE
     for c in found[::3]:
         assert c.accelerators <= 4 < c.accelerators + c.layout.accelerators
         pools = resolve_pools(c.deployment(MODEL, "vllm"))
@@ -53,7 +58,7 @@ def test_every_ratio_fits_and_leaves_no_room(plain: SimulatedEvaluator) -> None:
 
 def test_only_a_handful_is_simulated_and_it_carries_most(plain: SimulatedEvaluator) -> None:
     kept = splits(plain)
-    assert 0 < len(kept) <= MOST
+    assert 0 < len(kept) <= RATIOS_ON_ALL_HARDWARE
     worst = min(min(queueing(plain, c).rates_per_s(plain.request.slos)) for c in kept)
     others = [c for c in ratios(plain.request, plain.names) if c not in kept and plain.discard(c) is None]
     assert all(min(queueing(plain, c).rates_per_s(plain.request.slos)) <= worst for c in others)
@@ -103,7 +108,7 @@ def test_a_rate_asks_for_parts_of_the_hardware() -> None:
     for c in splits(world(requests_per_s=2.0)):
         by_text[c.hardware.text] = by_text.get(c.hardware.text, 0) + 1
     assert set(by_text) == {"l4x2", "l4x3", "l4x4"}
-    assert max(by_text.values()) <= MOST_OF_A_PART
+    assert max(by_text.values()) <= RATIOS_ON_A_PART
 
 
 def test_an_even_part_stands_for_the_whole(plain: SimulatedEvaluator) -> None:

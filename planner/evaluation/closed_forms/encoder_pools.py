@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from catalogs.models.media_items import MediaLayout
-from planner.evaluation.disaggregated import DisaggregatedQueueing
-from planner.evaluation.queueing import LIGHT, OVERLOAD, QueueingModel, Utilisation, queue_s
+from planner.evaluation.closed_forms.disaggregated import DisaggregatedQueueing
+from planner.evaluation.closed_forms.queueing import LIGHT, QueueingModel, Utilisation, queue_s
+from planner.evaluation.stability import OVERLOAD
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
 from simulator.core.batch import BatchShape, Encoding, TowerWork

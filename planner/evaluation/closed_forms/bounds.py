@@ -19,6 +19,7 @@ from catalogs.arrays import BoolArray, FloatArray
 from catalogs.deployments.layout import Limits
 from catalogs.ui.words import human_s, percent
 from catalogs.workloads.request_set import RequestSet
+from planner.evaluation.stability import most_unserved
 from planner.problem.candidate import Candidate
 from planner.problem.metric_definition import LeastTimes
 from planner.problem.price_list import PriceList, rental_need
@@ -29,10 +30,6 @@ from simulator.memory.plan import MemoryPlan
 
 #: A floor must exceed the limit by this factor to rule out a candidate: cost tables are not perfectly monotone.
 MARGIN: Final = 1.05
-
-#: A run that leaves more than this share of the arrivals in its window unserved is not stable, even if percentiles are
-#: within their limits.
-GROWTH_LIMIT: Final = 0.05
 
 _GRID_POINTS: Final = 24
 
@@ -133,38 +130,30 @@ def length_discard(
         return None
     everyone = np.ones(requests.n, dtype=np.bool_)
     tolerated = [(most_unserved(_MIN_MEASURED), everyone)]
-    tolerated += [(1 - (slo.quantile or 1.0), _held(slo, requests)) for slo in slos if slo.latency.is_per_request]
-    if all(_least_refused(too_long, requests, held) <= share for share, held in tolerated):
+    tolerated += [(1 - (slo.quantile or 1.0), _concerned(slo, requests)) for slo in slos if slo.latency.is_per_request]
+    if all(_least_refused(too_long, requests, concerned) <= share for share, concerned in tolerated):
         return None
     why, longest = rejected_words(max_model_len, requests, side_tokens), requests.input_tokens + requests.output_tokens
     return Discard(REQUEST_LENGTH, why, float(longest.max()), float(max_model_len))
 
 
-def _least_refused(too_long: BoolArray, requests: RequestSet, held: BoolArray) -> float:
-    """Return the share that is refused of the requests that `held` marks, in a favourable draw.
+def _least_refused(too_long: BoolArray, requests: RequestSet, concerned: BoolArray) -> float:
+    """Return a lower bound, by three standard errors, of the share of the concerned requests that are rejected.
 
     Requests of one output token, which have no time per output token, count if that makes the share smaller. Both
     arrays have shape (requests,).
     """
-    several = held & (requests.output_tokens > 1)
-    share = min(float(too_long[held].mean()), float(too_long[several].mean()) if several.any() else 1.0)
-    return share - _SIGMAS * math.sqrt(share * (1 - share) / (_MIN_MEASURED * float(held.mean())))
+    several = concerned & (requests.output_tokens > 1)
+    share = min(float(too_long[concerned].mean()), float(too_long[several].mean()) if several.any() else 1.0)
+    return share - _SIGMAS * math.sqrt(share * (1 - share) / (_MIN_MEASURED * float(concerned.mean())))
 
 
-def _held(slo: Slo, requests: RequestSet) -> BoolArray:
+def _concerned(slo: Slo, requests: RequestSet) -> BoolArray:
     """Return which requests an objective is about. Shape (requests,)."""
     condition = slo.latency.condition
     if condition is None:
         return np.ones(requests.n, dtype=np.bool_)
     return condition.holds(requests.input_tokens, requests.output_tokens)
-
-
-def most_unserved(n_measured: int) -> float:
-    """Return the largest share of the requests in a window that a stable system may leave unserved.
-
-    It allows for the random walk of a short, busy run (two sigma).
-    """
-    return max(GROWTH_LIMIT, 2 / math.sqrt(max(n_measured, 1)))
 
 
 def rejected_words(max_model_len: int, requests: RequestSet, side_tokens: int = 0) -> str:
@@ -193,7 +182,7 @@ def latency_discard(cycle_s: CycleS, limits: Limits, requests: RequestSet, slos:
     prefill_s = prefill_floor_s(cycle_s, limits, shortest_new_tokens(requests))
     least = LeastTimes(prefill_s, step_s, requests.input_tokens, requests.output_tokens)
     for slo in slos:
-        n_measured = _MIN_MEASURED * float(_held(slo, requests).mean())
+        n_measured = _MIN_MEASURED * float(_concerned(slo, requests).mean())
         floor_s = optimistic_statistic_s(slo.latency.floor(least), slo.quantile, n_measured)
         if floor_s > slo.limit_s * MARGIN:
             why = slo.latency.floor_words.format(floor=human_s(floor_s), stat=slo.stat)

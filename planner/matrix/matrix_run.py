@@ -16,8 +16,8 @@ from planner.matrix.comparison import MatrixComparison, compare, compare_rows, j
 from planner.matrix.evaluation import evaluate
 from planner.matrix.live import LiveSettings, is_live, measure
 from planner.matrix.matrix_file import MatrixFile
-from planner.matrix.measured import MeasuredPoint
 from planner.matrix.pools import CellPool
+from planner.matrix.published_rows import MeasuredPoint
 from planner.matrix.records import RowRecords, cell_digest, notify
 from planner.matrix.row import SCHEMA_VERSION, MatrixRow
 

@@ -16,6 +16,7 @@ from typing import Final
 
 from catalogs.deployments.layout import Role
 from catalogs.engines.profile import HostTimes
+from planner.evaluation.stability import OVERLOAD
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.metric_definition import ExpectedTimes
 from simulator.core.batch import BatchShape
@@ -29,9 +30,6 @@ _STEPS_CV2: Final = 1.0
 
 #: Utilisation of a light load: one request in twenty meets another one.
 LIGHT: Final = 0.05
-
-#: A rate of this multiple of the estimated saturation rate is certainly an overload.
-OVERLOAD: Final = 1.15
 
 #: The parts of the time to first token, in the order of `Utilisation.first_s`.
 FIRST_TOKEN_STAGES: Final = (

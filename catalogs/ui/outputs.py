@@ -1,0 +1,130 @@
+"""The options of all commands that name an output, and the rule that an output does not replace an input."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from typer.core import TyperCommand
+
+from catalogs.errors import InputError
+
+#: The option names of outputs, in every command: files, and folders of files.
+OUTPUT_OPTIONS: Final = (
+    "--json",
+    "--html",
+    "--csv",
+    "--out",
+    "--docs",
+    "--keep",
+    "--machine",
+    "--artefact",
+    "--deployment-out",
+    "--requests-out",
+    "--chrome-trace",
+    "--time-series",
+)
+
+#: Endings of the outputs of one format.
+_ENDINGS: Final = {"--json": ".json", "--html": ".html"}
+
+#: Endings of the documents that may name further files, such as the trace of a workload.
+_DOCUMENTS: Final = (".yaml", ".yml", ".json")
+
+#: Largest document that is searched for the names of further files, in bytes.
+_MOST_BYTES: Final = 8 * 2**20
+
+
+class Command(TyperCommand):
+    """A command that refuses, before it begins, an output that would replace a file it reads."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments of the command line.
+
+        Raises:
+            InputError: An output is one of the input files.
+        """
+        rest = super().parse_args(ctx, args)
+        refuse_inputs(ctx)
+        return rest
+
+
+def refuse_inputs(context: Any) -> None:
+    """Refuse an output option of a parsed command line whose file the same command reads.
+
+    Files count as read if an argument or another option names them, or if a document that is read names them, such as
+    a workload file its trace.
+
+    Raises:
+        InputError: It is; the nearest choice is another name in the same folder.
+    """
+    given = {parameter: context.params.get(parameter.name) for parameter in context.command.params}
+    outputs = {parameter.opts[-1]: str(value) for parameter, value in given.items() if _is_output(parameter) and value}
+    replaced = {name: target for name, target in outputs.items() if _is_replaced(target, context.params)}
+    if not replaced:
+        return
+    named = [text for parameter, value in given.items() if not _is_output(parameter) for text in _texts(value)]
+    read = list(_files(named))
+    for name, target in replaced.items():
+        if any(os.path.samefile(target, path) for file in read for path in (Path(file), *Path(file).resolve().parents)):
+            rule = f"{name} would replace a file that this command reads"
+            path = Path(target) if Path(target).name else Path(target).absolute()
+            raise InputError(rule, target, str(path.with_name(f"{path.stem}-new{_ENDINGS.get(name, path.suffix)}")))
+
+
+def _is_replaced(target: str, given: dict[str, Any]) -> bool:
+    """Return whether an output replaces what exists: a file, or with `--force` a folder and all that it contains."""
+    return os.path.isfile(target) or (os.path.isdir(target) and bool(given.get("force")))
+
+
+def _is_output(parameter: Any) -> bool:
+    return any(name in OUTPUT_OPTIONS for name in parameter.opts)
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Yield every text in a value of an option or of a document, and the parts of `KEY=FILE` and `FILE,FILE`."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for each in value:
+            yield from _texts(each)
+    elif isinstance(value, str | Path):
+        text = str(value)
+        yield text
+        yield from (part for part in text.replace("=", ",").split(",") if part != text)
+
+
+def _files(named: list[str]) -> Iterator[str]:
+    """Yield the files among the given names, and those that their documents name, in turn; of a model its config.json.
+
+    The names in a document are relative to its folder or to the current one.
+    """
+    waiting, seen = list(named), set()
+    while waiting:
+        name = os.path.expanduser(waiting.pop())
+        if os.path.isdir(name):
+            name = os.path.join(name, "config.json")
+        if not os.path.isfile(name) or (real := os.path.realpath(name)) in seen:
+            continue
+        seen.add(real)
+        yield name
+        found = _texts(_document(Path(name)))
+        waiting += [each for text in found for each in (text, os.path.join(os.path.dirname(name), text))]
+
+
+def _document(path: Path) -> object:
+    """Return the content of a YAML or JSON file; None of other files, and of one that its reader will refuse."""
+    from yaml import YAMLError
+
+    from catalogs.io.json_files import load_json
+    from catalogs.io.yaml_loader import load_documents
+
+    try:
+        if path.suffix.lower() not in _DOCUMENTS or path.stat().st_size > _MOST_BYTES:
+            return None
+        text = path.read_text(encoding="utf-8")
+        return load_json(text) if path.suffix.lower() == ".json" else load_documents(text)
+    except (OSError, ValueError, YAMLError):
+        return None
