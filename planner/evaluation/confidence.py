@@ -261,7 +261,9 @@ def confidence(
 def confidence_at_levels(
     value_s: float, values_s: FloatArray, noise: float, slo: Slo, required: float, levels: Sequence[float] = LEVELS
 ) -> Confidence:
-    """Return the error bars of level LEVEL of a value that was simulated at some levels of the stated error as well.
+    """Return the error bars of a value that was simulated at some levels of the stated error as well.
+
+    The level of the interval is that of `interval_level`, as for a value with a latency curve (`confidence`).
 
     Args:
         value_s: The simulated value, seconds.
@@ -269,11 +271,12 @@ def confidence_at_levels(
         noise: Standard error of the value's logarithm over SEEDS seeds.
         slo: The objective.
         required: The confidence of the answer.
-        levels: The levels, ascending; they contain both ends of the interval.
+        levels: The levels, ascending. Beyond them the values are taken as constant.
     """
+    level = interval_level(required)
     if not math.isfinite(value_s):
-        return Confidence(value_s, value_s, value_s, float(math.isnan(value_s)), LEVEL, value_s)
-    return PossibleValues.at_levels(value_s, values_s, noise, levels).confidence(slo, required, LEVEL)
+        return Confidence(value_s, value_s, value_s, float(math.isnan(value_s)), level, value_s)
+    return PossibleValues.at_levels(value_s, values_s, noise, levels).confidence(slo, required, level)
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,7 +244,7 @@ class JobEvaluator:
     def certainty(self, candidate: JobCandidate, jobs_per_s: float) -> Mapping[Slo, Confidence]:
         """Return the error bars of each objective, from runs at levels of the published error with several seeds."""
         sure = self.request.confidence
-        levels = sorted({*LEVELS, sure})
+        levels = sorted({*LEVELS, sure, min(1 - sure, LEVELS[0])})  # both ends of the interval
         slows = [self.service.slowdown(candidate.setup, level) for level in levels]
         plain = self.verdict(candidate, jobs_per_s, 1.0, SEEDS)
         slower = [self.verdict(candidate, jobs_per_s, slow) for slow in slows]

@@ -453,7 +453,9 @@ class OverTime:
         worst = int(np.argmax(windows))
         worst_at_s = worst * self.curve.duration_s / len(windows)
         worst_s, sure = float(windows[worst]), self.unit.sure
-        return WindowedSloResult.of(slo, value_s, bars, sure, worst_window_s=worst_s, worst_at_s=worst_at_s)
+        return WindowedSloResult.of(
+            slo, value_s, bars, sure, ci_level=bars.level, worst_window_s=worst_s, worst_at_s=worst_at_s
+        )
 
 
 def _key(size: FleetSize, share: int, speed: float) -> object:

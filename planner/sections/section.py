@@ -112,10 +112,13 @@ def verdict_words(met: bool, probability: float) -> str:
 
 
 def result_words(row: SloResult, level: float) -> str:
-    """Return the value of an objective, its interval of a level and the verdict; or that no request has the metric."""
+    """Return the value of an objective, its interval and the verdict; or that no request has the metric.
+
+    `level` is that of the interval where the row does not state its own.
+    """
     if row.has_no_value:
         return f"{row.name}: no request has one: met"
-    interval = level_words(level, interval_words(row.ci_low_s, row.ci_high_s))
+    interval = level_words(row.ci_level or level, interval_words(row.ci_low_s, row.ci_high_s))
     return f"{row.name} = {seconds(row.value_s)} ({interval}): {verdict_words(row.met, row.probability_met)}"
 
 

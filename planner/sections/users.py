@@ -62,7 +62,7 @@ _THINKING: Final = 7919
 
 
 class UsersInClosedLoop(JsonBlock):
-    """The result of the closed loop: the rate of the users and the objectives, with intervals of level `ci_level`.
+    """The result of the closed loop: the rate of the users, with an interval of level `ci_level`, and the objectives.
 
     `open_requests_per_s` is the derived rate of the plan. One of `share` equal parts of the replicas was simulated.
     """
@@ -219,4 +219,5 @@ def slo_row(
     first_s = slo.value_s(loops[0].samples_s[slo.metric])
     if 0 < first_s < math.inf and math.isfinite(value_s):
         moved = moved * (value_s / first_s)
-    return SloResult.of(slo, value_s, confidence_at_levels(value_s, moved, noise, slo, sure), sure)
+    bars = confidence_at_levels(value_s, moved, noise, slo, sure)
+    return SloResult.of(slo, value_s, bars, sure, ci_level=bars.level)

@@ -16,6 +16,7 @@ from calibration.accuracy import stated_error
 from calibration.accuracy.stated_error import Group, StatedError
 from planner.answer.plan_schema import SloResult
 from planner.evaluation.confidence import (
+    LEAST_LEVEL,
     LEVELS,
     SEEDS,
     Factors,
@@ -296,9 +297,25 @@ def test_probabilities_between_levels_are_interpolated_on_logarithms() -> None:
     assert at_levels(np.ones(5), 0.5, math.exp(0.5)) == pytest.approx(stats.t.cdf(1.0, SEEDS - 1), rel=1e-9)
     assert at_levels(np.array([1.0, 1.0, 1.0, math.inf, math.inf]), 0.0, 2.0) == pytest.approx(0.5, abs=0.02)
     assert at_levels(np.ones(5), 0.0, 1.0) == 1.0
-    bars = confidence_at_levels(2.0, moved, 0.0, MEAN, 0.9)
-    assert (bars.low_s, bars.high_s) == (pytest.approx(1.0, rel=0.01), pytest.approx(4.0, rel=0.01))
-    assert bars.at_confidence_s == pytest.approx(math.exp(np.interp(0.9, LEVELS, np.log(moved))), rel=0.01)
+    for sure, level in ((0.9, 0.8), (0.95, 0.9), (0.6, LEAST_LEVEL)):
+        bars = confidence_at_levels(2.0, moved, 0.0, MEAN, sure)
+        ends = [4.0 ** ((end - 0.05) / 0.9) for end in ((1 - level) / 2, (1 + level) / 2)]
+        assert bars.level == pytest.approx(level)
+        assert [bars.low_s, bars.high_s] == pytest.approx(ends, rel=0.01)
+        assert bars.at_confidence_s == pytest.approx(max(4.0 ** ((sure - 0.05) / 0.9), 2.0), rel=0.01)
+    assert confidence_at_levels(math.inf, moved, 0.0, MEAN, 0.95).level == pytest.approx(0.9)
+
+
+@given(sure=st.floats(0.5, 0.95), value_s=st.floats(0.1, 10.0), noise=st.floats(0.0, 0.3))
+def test_the_interval_of_a_met_objective_ends_within_its_limit(sure: float, value_s: float, noise: float) -> None:
+    """With a confidence of 90 % and more, the upper end is the value at the confidence: no limit is met beyond it."""
+    moved = value_s * np.exp(np.linspace(-0.5, 0.5, len(LEVELS)))
+    bars = confidence_at_levels(value_s, moved, noise, MEAN, sure)
+    if sure >= 0.9:
+        assert bars.high_s == pytest.approx(bars.at_confidence_s, rel=1e-6)
+        assert (bars.high_s <= MEAN.limit_s) == (bars.probability_met >= sure) or bars.high_s == pytest.approx(
+            MEAN.limit_s, rel=0.02
+        )
 
 
 #: Medians of true over simulated values, as logarithms: measured runs may all be faster or slower than simulated ones.
