@@ -16,8 +16,10 @@ rates. The exchange with experts (DeepEP) has two formulas of its own below.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, log2
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -56,14 +58,12 @@ PROTOCOLS: Final = (
     NcclProtocol((8.4, 8.4), (3.4, 4.0), (5.7, 4.0), (14.0, 14.0), (1.0, 0.9)),
 )
 
-#: Links whose switch connects all ranks at full rate and can add (NVLink 4 and later).
-SWITCHES: Final = ("nvlink4", "nvlink5")
+#: Share of the link rate that a reduction inside the NVLink switch (NVLS) reaches, by link: NCCL's nvlsEfficiency for
+#: Hopper and Blackwell (src/graph/tuning.cc). The switches of other links cannot add.
+SWITCH_RATES: Final[Mapping[str, float]] = MappingProxyType({"nvlink4": 0.85, "nvlink5": 0.74})
 
 #: Latency of a reduction inside the NVLink switch (NVLS) in NCCL's model, microseconds.
 SWITCH_US: Final = 25.0
-
-#: Share of the link rate of a reduction inside the NVLink switch: NCCL's nvlsEfficiency for Hopper.
-SWITCH_RATE: Final = 0.85
 
 #: Achieved share of a network card's nominal rate: DeepEP's normal kernels over 4 and 8 nodes move 43.5 and 44.6 GB/s
 #: to other nodes through 50 GB/s cards (DeepEP's docs/legacy.md: 58 and 51 GB/s with the local share).
@@ -135,8 +135,9 @@ class Interconnect:
         found = [self._ring_s(op, span, p) for p in PROTOCOLS]
         if op.kind == "all_reduce":
             found += [self._tree_s(op, span, p) for p in PROTOCOLS]
-            if span.nodes == 1 and self.hardware.node.link_name in SWITCHES:
-                rate = SWITCH_RATE * self.link_bytes_per_s(span)
+            share = SWITCH_RATES.get(self.hardware.node.link_name)
+            if span.nodes == 1 and share is not None:
+                rate = share * self.link_bytes_per_s(span)
                 found.append(SWITCH_US * 1e-6 + broadcast(op.message_bytes)[0] / rate)
         least: FloatArray = np.minimum.reduce(found)
         return least

@@ -59,6 +59,22 @@ def test_large_messages_over_two_nodes_by_hand() -> None:
     assert seconds("2*h100x8", Collective("all_reduce", 1e9, 16)) == pytest.approx(by_hand)
 
 
+@pytest.mark.parametrize(("text", "rate"), [("h100x8", 0.85 * 450e9), ("gb200-nvl72x72", 0.74 * 900e9)])
+def test_the_switch_adds_large_messages_at_its_share_of_the_links(text: str, rate: float) -> None:
+    """1 GB over all ranks of an NVLink domain: 25 us, and the message once at 85 % (Hopper) or 74 % (Blackwell)."""
+    links = network(text)
+    ranks = links.hardware.n_accelerators
+    took_s = float(links.collective_s(Collective("all_reduce", 1e9, ranks), links.span(ranks)))
+    assert took_s == pytest.approx(25e-6 + 1e9 / rate)
+
+
+def test_no_switch_of_older_links_adds() -> None:
+    """1 GB over eight A100: twice 7/8 of the message at 300 GB/s and 14 hops, as a ring."""
+    links = network("a100-80gbx8")
+    took_s = float(links.collective_s(Collective("all_reduce", 1e9, 8), links.span(8)))
+    assert took_s == pytest.approx(8.4e-6 + 14 * 3.4e-6 + 2 * 7 / 8 * 1e9 / 300e9)
+
+
 def test_small_messages_over_two_nodes_take_the_tree() -> None:
     """8 bytes: LL tree, a chain of seven in each node (1.8 x 0.6 us there and back) and one hop of 5 us between."""
     assert seconds("2*h100x8", Collective("all_reduce", 8.0, 16)) == pytest.approx(
