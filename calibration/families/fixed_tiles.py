@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from calibration.operators.cost import broadcast
+from calibration.operators.flops_and_bytes import QUANTISE_BYTES
 from calibration.operators.operators import Gemm
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
@@ -48,9 +49,6 @@ MEMORY_SHARE: Final = 0.85
 
 #: Least seconds of the kernel that quantises the input: its time of a few rows in the public tables.
 QUANTISE_S: Final = 2e-6
-
-#: Bytes that this kernel moves for a value: it reads 16 bits and writes 8.
-QUANTISE_BYTES: Final = 3.0
 
 
 def tile_rows(n: FloatArray, k: FloatArray) -> FloatArray:

@@ -19,6 +19,7 @@ import pandas as pd
 
 from calibration.families.grouped_gemm import Key
 from calibration.families.uncalibrated import DEFAULTS
+from calibration.operators.flops_and_bytes import QUANTISE_BYTES
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 
@@ -64,9 +65,6 @@ _NODES: Final = frozenset(n for i in range(16) for n in (2**i, 3 * 2 ** max(i - 
 
 #: Fewest numbers of tokens of experts that make a curve. A judgement: two points are a line.
 FEWEST_TOKENS: Final = 3
-
-#: Bytes that quantising an input element moves: two read, one written.
-QUANTISE_BYTES: Final = 3.0
 
 
 def import_tables(tables: Path, hardware: str) -> dict[str, pd.DataFrame]:

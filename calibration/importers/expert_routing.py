@@ -48,6 +48,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from calibration.families.grouped_gemm import ONE_TILE_ROWS
 from calibration.operators.expert_loads import SEED, reached, table_law
 from calibration.operators.flops_and_bytes import distinct_experts
 from catalogs.arrays import FloatArray
@@ -63,9 +64,6 @@ ARCHITECTURE: Final = (
     "moe_tp_size",
     "moe_ep_size",
 )
-
-#: Balanced rows up to this many rows per expert (half a tile) cost one stream: their median is the time of all experts.
-ONE_TILE_ROWS: Final = 8.0
 
 #: Rows per expert at which a power law reaches nearly all experts. A judgement.
 ALL_TOUCHED_ROWS: Final = 4.0

@@ -36,6 +36,9 @@ from catalogs.units import DTYPE_BYTES, MXFP4_BYTES
 #: Bytes of an activation: 16 bits.
 ACTIVATION_BYTES: Final = 2
 
+#: Bytes that the quantisation of an input moves for each value: it reads 16 bits and writes 8.
+QUANTISE_BYTES: Final = 3.0
+
 STATE_BYTES: Final = 4.0  # the state of linear attention is kept in fp32
 
 

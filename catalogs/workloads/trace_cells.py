@@ -14,13 +14,11 @@ import numpy as np
 
 from catalogs.arrays import FloatArray, IntArray
 from catalogs.errors import InputError
+from catalogs.workloads.limits import MOST_COUNT
 from catalogs.workloads.service_classes import is_empty, number_or_nan
 
 #: Latest arrival, in seconds (300 years): beyond it, double precision no longer resolves microseconds.
 LATEST_ARRIVAL_S: Final = 1e10
-
-#: Most tokens of a prompt or an answer; no model has a context of this length.
-MOST_TOKENS: Final = 10**9
 
 #: Columns with the conversation of a request: of plain traces and of BurstGPT.
 SESSION_COLUMNS: Final = ("session", "session_id", "Session ID")
@@ -77,12 +75,12 @@ def token_counts(tokens: FloatArray, name: str, where: str) -> IntArray:
     """Return numbers of tokens as integers. Shape (n,).
 
     Raises:
-        InputError: A number is not whole, below one, or above MOST_TOKENS.
+        InputError: A number is not whole, below one, or above MOST_COUNT.
     """
-    bad = np.flatnonzero((tokens < 1) | (tokens != np.floor(tokens)) | (tokens > MOST_TOKENS))
+    bad = np.flatnonzero((tokens < 1) | (tokens != np.floor(tokens)) | (tokens > MOST_COUNT))
     if bad.size:
         value = float(tokens[bad[0]])
-        rule = f"at most {MOST_TOKENS:,}" if value > MOST_TOKENS else "a whole number >= 1"
+        rule = f"at most {MOST_COUNT:,}" if value > MOST_COUNT else "a whole number >= 1"
         raise InputError(f"{where}: {name} of row {bad[0] + 1} must be {rule}", value)
     return tokens.astype(np.int64)
 

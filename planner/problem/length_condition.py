@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from catalogs.arrays import BoolArray
 from catalogs.errors import InputError
+from catalogs.workloads.limits import MOST_COUNT
 
 #: The sides of a request by their names in conditions, with their names in sentences.
 SIDES: Final = {"in": "input", "out": "output"}
@@ -23,9 +24,6 @@ _THOUSANDS: Final = {"": 1, "k": 1_000, "m": 1_000_000}
 _RULE: Final = (
     "a condition bounds in or out by <, <=, > or >= and whole tokens, such as in<1k or out>=256 (1k is 1,000)"
 )
-
-#: More tokens than any request has.
-MOST_TOKENS: Final = 10**9
 
 Lengths = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
@@ -85,15 +83,15 @@ class LengthCondition:
             if match is None or match[1].lower() not in SIDES:
                 raise InputError(_RULE, part.strip() or text, _nearest(part))
             tokens = float(match[3]) * _THOUSANDS[match[4].lower()]
-            if tokens != int(tokens) or tokens > MOST_TOKENS:
-                raise InputError(_RULE, part.strip(), f"{match[1]}{match[2]}{min(int(tokens), MOST_TOKENS)}")
+            if tokens != int(tokens) or tokens > MOST_COUNT:
+                raise InputError(_RULE, part.strip(), f"{match[1]}{match[2]}{min(int(tokens), MOST_COUNT)}")
             name, at = match[1].lower(), int(tokens) + (match[2] in ("<=", ">"))
             bound = "below" if match[2].startswith("<") else "least"
             if bound in found[name]:
                 raise InputError("a condition bounds each length once from each side", text, f"{name}{match[2]}{at}")
             found[name][bound] = at
         for name, bounds in found.items():
-            if bounds.get("below", MOST_TOKENS + 2) <= max(bounds.get("least", 0), 1):
+            if bounds.get("below", MOST_COUNT + 2) <= max(bounds.get("least", 0), 1):
                 rule = "a condition must leave lengths of at least one token"
                 raise InputError(rule, text, f"{name}<{max(bounds.get('least', 0), 1) + 1}")
         return cls(*(TokenBounds(**found[side]) for side in SIDES))

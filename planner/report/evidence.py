@@ -9,6 +9,7 @@ from catalogs.hardware.specs import Accelerator
 from catalogs.ui.charts import time_text
 from catalogs.ui.html_page import Markup, PageSection, chart, note, paragraph, table
 from catalogs.ui.words import dollars, grams, joules, kilowatts, percent, rate
+from catalogs.units import TERA
 from planner.answer.answer_schema import Answer
 from planner.answer.plan_schema import Plan
 from planner.economics.money import grid_words
@@ -16,7 +17,6 @@ from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.report import answer_tables, latency_figures, machine_figures, money_figures
 from planner.report.material import ReportData, ReportSimulations, label
 from planner.report.pareto_page import front_charts
-from planner.report.plots import TERA
 from planner.studies.bottleneck import PoolUse, gain_text, used_text
 from planner.studies.capacity_growth import CAPACITY_GOAL, GrowthStep
 from planner.studies.explain import cheapest_words, extra_words

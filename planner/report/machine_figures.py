@@ -9,8 +9,9 @@ from catalogs.hardware.specs import Accelerator
 from catalogs.ui import charts
 from catalogs.ui.charts import COLOURS, number_text
 from catalogs.ui.words import percent
+from catalogs.units import TERA
 from planner.answer.plan_schema import Memory
-from planner.report.plots import MS, TERA, PlotlyFigure, Trace, bars, draw, line, names_axis, percent_axis
+from planner.report.plots import MS, PlotlyFigure, Trace, bars, draw, line, names_axis, percent_axis
 from simulator.analysis.operators import BOUND_WORDS, COMPUTE, FIXED, LINK, MEMORY, OperatorRow, together
 
 #: Bytes of a gigabyte.

@@ -15,9 +15,6 @@ Trace = dict[str, Any]
 #: Milliseconds of a second.
 MS: Final = 1e3
 
-#: Factor of the prefix tera.
-TERA: Final = 1e12
-
 #: Texts inside bars, centred and upright, on pale colours.
 _INSIDE: Final[Trace] = {
     "textposition": "inside",

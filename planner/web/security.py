@@ -20,8 +20,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from catalogs.units import MIB
 from planner.web.problems import problem
-from planner.web.settings import MIB, ServerSettings
+from planner.web.settings import ServerSettings
 
 #: Largest body of a request that is not an upload, bytes.
 MOST_BODY: Final = 4 * MIB

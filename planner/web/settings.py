@@ -24,9 +24,6 @@ SQLITE: Final = "sqlite:///"
 #: Shortest token in characters; shorter ones can be guessed.
 LEAST_TOKEN: Final = 16
 
-#: Bytes of a mebibyte.
-MIB: Final = 1 << 20
-
 Count = Annotated[int, Field(ge=1)]
 
 Positive = Annotated[float, Field(gt=0)]

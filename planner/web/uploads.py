@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from catalogs.errors import InputError
-from planner.web.settings import MIB
+from catalogs.units import MIB
 from planner.web.store.uploads import StoredUpload, UploadStore
 
 PREFIX: Final = "upload:"

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from calibration.operators.cost import INTERPOLATED, MEASURED, ROOFLINE, Cost, CostSource
+from calibration.operators.flops_and_bytes import QUANTISE_BYTES
 from calibration.operators.operators import Collective, Elementwise, Gemm, Matmul
 from calibration.operators.roofline import link_bytes, memory_s
 from calibration.power.sustained import at_clock
@@ -24,7 +25,6 @@ N_CLASSES: Final = len(CLASSES)
 #: The low-latency kernels receive through hooks and occupy none meanwhile.
 EXCHANGE_SMS: Final = 20 / 132
 
-QUANTISE_BYTES: Final = 3.0  # moved for each element that is quantised: 16 bit in, 8 bit out
 
 #: The channel of the joules of one accelerator, behind the seconds of each class of operators.
 JOULES: Final = N_CLASSES

@@ -16,6 +16,7 @@ import numpy as np
 
 from calibration.accuracy.measured_run import UNSTATED, FailedRequest, MeasuredRun, OfferedLoad
 from catalogs.errors import InputError
+from catalogs.workloads.limits import MOST_COUNT
 
 #: Factor by which times of one request may contradict each other. A judgement: clients stamp tokens, requests and the
 #: run with different calls.
@@ -25,9 +26,6 @@ SLACK: Final = 1.05
 SLACK_S: Final = 0.01
 
 LONGEST_S: Final = 1e9  # 30 years: too long for a load test, typical of a run in nanoseconds
-
-#: Most tokens of a prompt or an answer; more are a fault of the file.
-MOST_TOKENS: Final = 1e9
 
 NAN: Final = float("nan")
 
@@ -117,7 +115,7 @@ def measured_run(facts: RunFacts, rows: Sequence[RequestRow]) -> MeasuredRun:
 
 def _fault(row: RequestRow, duration_s: float) -> str | None:
     """Return the rule that a request breaks; comparisons with NaN (no value) break none."""
-    if row.output_tokens > MOST_TOKENS or row.input_tokens > MOST_TOKENS:
+    if row.output_tokens > MOST_COUNT or row.input_tokens > MOST_COUNT:
         return "more tokens than any context"
     times = (row.arrival_s, row.ttft_s, row.e2e_s, row.tpot_s, *row.itl_s)
     left_s = SLACK * (row.e2e_s - row.ttft_s) + SLACK_S

@@ -8,10 +8,11 @@ from typing import Annotated, Final
 from fastapi import Depends, FastAPI, Path, Request
 from starlette.exceptions import HTTPException
 
+from catalogs.units import MIB
 from planner.web.jobs.kind import Submission
 from planner.web.jobs.queue import JobQueue
 from planner.web.problems import ProblemResponse, problem
-from planner.web.settings import MIB, ServerSettings
+from planner.web.settings import ServerSettings
 from planner.web.store.database import Database
 from planner.web.store.jobs import Job, JobStore, UnknownJobError
 from planner.web.store.uploads import UploadStore

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from catalogs.errors import InputError, printable
 from catalogs.ui.interrupts import endings_as_interrupt
-from planner.web.settings import MIB
+from catalogs.units import MIB
 
 #: Modules that most jobs need; the process from which the others are forked imports them once.
 PRELOADED: Final = (

@@ -40,7 +40,7 @@ def test_only_the_registry_spells_metric_names() -> None:
         path.name: found for path in SOURCES.rglob("*.py") if path not in REGISTRY and (found := names_spelled(path))
     } == {
         "inference_result.py": {"task"},  # an inference task
-        "measurements.py": {"session"},  # the requests between two starts of a server
+        "measurement_records.py": {"session"},  # the requests between two starts of a server
     }
 
 
