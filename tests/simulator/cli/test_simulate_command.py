@@ -164,7 +164,7 @@ def test_a_run_is_compared_with_the_result_of_a_load_client(files: dict[str, Pat
         "start_times": times["arrival_s"],
         "errors": [""] * len(rows),
     }
-    client = files["o.csv"].with_suffix(".json")
+    client = files["o.csv"].with_name("client.json")
     client.write_text(json.dumps(result))
     assert simulate(*run, "--compare", client) == 0
     found = json.loads(files["o.json"].read_text())["comparison"]
