@@ -257,7 +257,8 @@ def check_keys(model: type[M], data: object, where: str) -> M:
         InputError: `data` is not a mapping, or breaks a rule of `model`.
     """
     if not isinstance(data, Mapping):
-        raise InputError(f"{where} must hold the keys {', '.join(model.model_fields)}", data)
+        keys = [name for name, field in model.model_fields.items() if field.annotation is not type(None)]
+        raise InputError(f"{where} must hold the keys {', '.join(keys)}", data)
     return validate_as(model, dict(data), where)
 
 

@@ -125,9 +125,9 @@ def _feasible(answer: Answer, best: Plan, width: int) -> Iterator[Line]:
     if survival is not None:
         values = ", ".join(f"{row.name} = {seconds(row.value_s)}" for row in survival.slo)
         sure = f"{percent(request.confidence)} confidence"
-        verdict = "met" if survival.met else "NOT met"
+        verdict = "met with at least" if survival.met else "NOT met with"
         count = counted(survival.replicas_left, "remaining replica")
-        yield "Survives", f"{count} under the same load: {values}: {verdict} with {sure}"
+        yield "Survives", f"{count} under the same load: {values}: {verdict} {sure}"
     yield from section_lines(answer)
     for other in answer.alternatives:
         yield "Alternative", f"{deployment_words(other.deployment)}: {difference_words(best, other)}"

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catalogs.errors import InputError
+from catalogs.io.yaml_files import check_keys
 from catalogs.workloads.arrivals import Diurnal, Piecewise, RateCurve, VaryingRate, parse_arrivals
 from catalogs.workloads.traces import trace_labels
 from catalogs.workloads.workload import load_workload
@@ -135,3 +136,9 @@ def test_conversations_are_followed_from_turn_to_turn() -> None:
     found = trace_labels(chats, "here")["sessions"]
     assert found is not None
     assert found.tolist() == [0, 1, 0, 0]
+
+
+def test_the_keys_of_an_arrival_process_that_is_no_mapping_are_those_that_it_may_have() -> None:
+    """Rates that change at given times have no single rate, so the message does not ask for one."""
+    with pytest.raises(InputError, match=r"must hold the keys rates, period_s:"):
+        check_keys(Piecewise, [[0, 5]], "arrivals.piecewise")
