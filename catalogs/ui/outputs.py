@@ -37,18 +37,22 @@ _DOCUMENTS: Final = (".yaml", ".yml", ".json")
 _MOST_BYTES: Final = 8 * 2**20
 
 
-class Command(TyperCommand):
-    """A command that refuses, before it begins, an output that would replace a file it reads."""
+class KeepsInputs:
+    """What commands and groups of commands share: they refuse an output that would replace a file they read."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments of the command line.
+        """Parse the arguments of the command line; of a group, its own, before the name of a subcommand.
 
         Raises:
             InputError: An output is one of the input files.
         """
-        rest = super().parse_args(ctx, args)
+        rest: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
         refuse_inputs(ctx)
         return rest
+
+
+class Command(KeepsInputs, TyperCommand):
+    """A command that refuses, before it begins, an output that would replace a file it reads."""
 
 
 def refuse_inputs(context: Any) -> None:

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from catalogs.errors import InputError, nearest_name
 from catalogs.ui.installation import DISTRIBUTION, is_compiled, own_version
-from catalogs.ui.outputs import Command, refuse_inputs
+from catalogs.ui.outputs import Command, KeepsInputs
 
 #: The names of the catalog's workloads with their mean input/output tokens. A test compares them with the catalog.
 WORKLOAD_NAMES: Final = (
@@ -34,18 +34,8 @@ INPUT_TOKENS_HELP: Final = "Prompt length of every request, constant; replaces t
 OUTPUT_TOKENS_HELP: Final = "Output length of every request, constant; replaces the output lengths of the workload."
 
 
-class CommandGroup(TyperGroup):
+class CommandGroup(KeepsInputs, TyperGroup):
     """A group of commands that answers the name of no command with the nearest one."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments of the group itself, which `plan` has; the name of a subcommand remains.
-
-        Raises:
-            InputError: An output is one of the input files.
-        """
-        rest = super().parse_args(ctx, args)
-        refuse_inputs(ctx)
-        return rest
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the first argument names, with its name and the arguments that follow.

@@ -12,7 +12,7 @@ from catalogs.ui.words import percent
 from planner.agents.agent_runs import TURNS, AgentObservation
 from planner.agents.choices import Choice
 from planner.answer.plan_schema import SloResult
-from planner.evaluation.confidence import LEVELS, SEEDS, SPEED
+from planner.evaluation.confidence import SEEDS, SPEED, error_levels
 from planner.problem.request import PlanRequest
 from planner.search.workers import ProcessPool
 from planner.sections.users import slo_row
@@ -108,7 +108,7 @@ class Judge:
     def full(self, choice: Choice, agents: int) -> FullRuns:
         """Simulate a choice with several seeds and slower steps, and judge the objectives."""
         error = choice.serving.error(choice.candidate)
-        speeds = [float(factor) for factor in error.factors(SPEED, np.array(LEVELS))]
+        speeds = [float(factor) for factor in error.factors(SPEED, np.array(error_levels(self.request.confidence)))]
         seeds = [RunOfChoice(choice, agents, seed=seed) for seed in range(SEEDS)]
         found = self.runs.observe([*seeds, *(RunOfChoice(choice, agents, speed=speed) for speed in speeds)])
         loops, slower = ([run.observation for run in part] for part in (found[:SEEDS], found[SEEDS:]))

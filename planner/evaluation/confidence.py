@@ -258,6 +258,15 @@ def confidence(
     return found if verdict.stable else replace(found, probability_met=0.0, at_confidence_s=math.inf)
 
 
+def error_levels(required: float) -> tuple[float, ...]:
+    """Return the levels of the stated error at which runs are repeated for an answer of this confidence, ascending.
+
+    They are LEVELS, and where the interval of the confidence is wider, both of its ends: values beyond the levels are
+    taken as constant, so a higher confidence could not fail.
+    """
+    return tuple(sorted({*LEVELS, max(required, LEVELS[-1]), min(1 - required, LEVELS[0])}))
+
+
 def confidence_at_levels(
     value_s: float, values_s: FloatArray, noise: float, slo: Slo, required: float, levels: Sequence[float] = LEVELS
 ) -> Confidence:

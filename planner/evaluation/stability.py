@@ -1,9 +1,9 @@
 """When a deployment keeps up with its load: the shares of unserved requests that decide it, and rates that cannot.
 
 A run is judged by the growth of the requests in the system over its steady window, as a share of the arrivals in the
-window (`Observation.growth_fraction`). Rejected requests count, because the system does not serve them. The four shares
-and the factor below are judgements; `pytest tests/planner/evaluation/test_stability.py` shows what they imply for
-queues whose answer is known.
+window (`Observation.growth_fraction`). Rejected requests count, because the system does not serve them. All
+constants below are judgements; `pytest tests/planner/evaluation/test_stability.py` shows what they imply for queues
+whose answer is known.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ FILLING_GROWTH: Final = 0.3
 #: hundred requests does not explain.
 CLEAR_OVERLOAD_GROWTH: Final = 0.5
 
-#: Multiple of the estimated saturation rate from which a rate counts as an overload without a simulation. It is the
-#: margin for the error of the estimate, which neglects that steps differ.
+#: Multiple of the estimated saturation rate from which a rate counts as an overload without a simulation. The estimate
+#: may be too low by this margin.
 OVERLOAD: Final = 1.15
 
 
 def most_unserved(n_measured: int) -> float:
     """Return the largest share of the requests in a window that a stable system may leave unserved.
 
-    It is GROWTH_LIMIT in long runs. In short runs it allows for the random walk of the requests in a busy system, whose
-    standard deviation is the square root of their number.
+    It is GROWTH_LIMIT in long runs. In short runs it allows for chance: while n requests arrive at a busy system, the
+    number of requests in it changes by about the square root of n.
 
     Args:
         n_measured: Requests in the window.

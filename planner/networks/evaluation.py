@@ -17,7 +17,7 @@ import numpy as np
 from catalogs.arrays import FloatArray
 from catalogs.deployments.network_deployment import NetworkDeployment
 from catalogs.workloads.jobs import JobSet
-from planner.evaluation.confidence import LEVELS, SEEDS, Confidence, confidence_at_levels, log_noise
+from planner.evaluation.confidence import SEEDS, Confidence, confidence_at_levels, error_levels, log_noise
 from planner.evaluation.run_sizes import RunSizes
 from planner.networks.candidate import JobCandidate
 from planner.networks.request import NetworkRequest
@@ -244,7 +244,7 @@ class JobEvaluator:
     def certainty(self, candidate: JobCandidate, jobs_per_s: float) -> Mapping[Slo, Confidence]:
         """Return the error bars of each objective, from runs at levels of the published error with several seeds."""
         sure = self.request.confidence
-        levels = sorted({*LEVELS, sure, min(1 - sure, LEVELS[0])})  # both ends of the interval
+        levels = sorted({*error_levels(sure), sure})
         slows = [self.service.slowdown(candidate.setup, level) for level in levels]
         plain = self.verdict(candidate, jobs_per_s, 1.0, SEEDS)
         slower = [self.verdict(candidate, jobs_per_s, slow) for slow in slows]

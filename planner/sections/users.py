@@ -36,6 +36,7 @@ from planner.evaluation.confidence import (
     SPEED,
     Factors,
     confidence_at_levels,
+    error_levels,
     interval,
     log_noise,
     seed_values,
@@ -177,11 +178,12 @@ def closed_loop(
     """
     part = Users(max(1, round(users.n / share)), users.think_s)
     loops = [evaluator.observe(part, seed) for seed in range(SEEDS)]
-    speeds = error.factors(SPEED, np.array(LEVELS))
+    levels = error_levels(sure)
+    speeds = error.factors(SPEED, np.array(levels))
     slower = [evaluator.observe(Users(part.n, part.think_s / float(speed))) for speed in speeds]
     rates = np.array([loop.load.requests_per_s for loop in loops])
-    moved = np.array([loop.load.requests_per_s for loop in slower]) / speeds
-    mean = float(rates.mean())
+    mean, of_interval = float(rates.mean()), [levels.index(level) for level in LEVELS]
+    moved = (np.array([loop.load.requests_per_s for loop in slower]) / speeds)[of_interval]
     low, high = interval(mean, mean * moved / rates[0], float(np.std(np.log(rates), ddof=1) / math.sqrt(SEEDS)))
     rows = [slo_row(slo, loops, slower, error, sure) for slo in evaluator.slos]
     return UsersInClosedLoop(
@@ -208,16 +210,17 @@ def slo_row(
         slo: The objective.
         loops: Runs of independent seeds.
         slower: Runs of the first seed with the times between requests divided by the factors of the error of the speed
-            at LEVELS. Their ratios to the first of `loops` count: its chance is not an effect of slower steps.
+            at `error_levels(sure)`. Their ratios to the first of `loops` count: its chance is not an effect of slower
+            steps.
         error: Stated error of the simulator.
         sure: The confidence with which the objective must be met.
     """
-    value_s, noise = pooled_value_s(loops, slo), log_noise(seed_values(loops, slo))
+    value_s, noise, levels = pooled_value_s(loops, slo), log_noise(seed_values(loops, slo)), error_levels(sure)
     waiting = np.array([pooled_waiting_share([loop], slo) for loop in slower])
-    factors = Factors.at(np.array(LEVELS), slo, error, waiting).latency
+    factors = Factors.at(np.array(levels), slo, error, waiting).latency
     moved = factors * np.array([slo.value_s(loop.samples_s[slo.metric]) for loop in slower])
     first_s = slo.value_s(loops[0].samples_s[slo.metric])
     if 0 < first_s < math.inf and math.isfinite(value_s):
         moved = moved * (value_s / first_s)
-    bars = confidence_at_levels(value_s, moved, noise, slo, sure)
+    bars = confidence_at_levels(value_s, moved, noise, slo, sure, levels)
     return SloResult.of(slo, value_s, bars, sure, ci_level=bars.level)

@@ -82,7 +82,7 @@ ELEMENTS: Final = (2**10, 2**14, 2**18, 2**22)
 
 @dataclass(frozen=True, slots=True)
 class UserNetworkShapes:
-    """The shapes of the user's networks: those that take most of the time, and those that hardly count."""
+    """The shapes of the user's networks: minor ones take little of the time of a pass, major ones the rest."""
 
     major: list[Shape]
     minor: list[Shape]

@@ -27,6 +27,7 @@ from planner.evaluation.confidence import (
     confidence,
     confidence_at_levels,
     confident_rate_per_s,
+    error_levels,
     interval,
     log_noise,
     probability_met,
@@ -306,16 +307,26 @@ def test_probabilities_between_levels_are_interpolated_on_logarithms() -> None:
     assert confidence_at_levels(math.inf, moved, 0.0, MEAN, 0.95).level == pytest.approx(0.9)
 
 
-@given(sure=st.floats(0.5, 0.95), value_s=st.floats(0.1, 10.0), noise=st.floats(0.0, 0.3))
+@given(sure=st.floats(0.9, 0.98), value_s=st.floats(0.1, 10.0), noise=st.floats(0.0, 0.3))
 def test_the_interval_of_a_met_objective_ends_within_its_limit(sure: float, value_s: float, noise: float) -> None:
     """With a confidence of 90 % and more, the upper end is the value at the confidence: no limit is met beyond it."""
-    moved = value_s * np.exp(np.linspace(-0.5, 0.5, len(LEVELS)))
-    bars = confidence_at_levels(value_s, moved, noise, MEAN, sure)
-    if sure >= 0.9:
-        assert bars.high_s == pytest.approx(bars.at_confidence_s, rel=1e-6)
-        assert (bars.high_s <= MEAN.limit_s) == (bars.probability_met >= sure) or bars.high_s == pytest.approx(
-            MEAN.limit_s, rel=0.02
-        )
+    levels = error_levels(sure)
+    moved = value_s * np.exp(np.array(levels) - 0.5)
+    bars = confidence_at_levels(value_s, moved, noise, MEAN, sure, levels)
+    assert bars.high_s == pytest.approx(bars.at_confidence_s, rel=1e-6)
+    if bars.high_s != pytest.approx(MEAN.limit_s, rel=0.02):
+        assert (bars.high_s <= MEAN.limit_s) == (bars.probability_met >= sure)
+
+
+def test_runs_are_repeated_at_the_ends_of_a_wider_interval() -> None:
+    """At 98 %, a limit between the values at 95 and at 98 % is missed; without the run at 98 % it would be met."""
+    assert error_levels(0.5) == error_levels(0.9) == error_levels(0.95) == LEVELS
+    levels = error_levels(0.98)
+    assert levels == pytest.approx([0.02, *LEVELS, 0.98])
+    moved = np.array([1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 4.0])
+    limit = Slo("ttft", "mean", 3.0)
+    assert confidence_at_levels(1.0, moved[1:-1], 0.0, limit, 0.98).probability_met == 1.0
+    assert confidence_at_levels(1.0, moved, 0.0, limit, 0.98, levels).probability_met < 0.98
 
 
 #: Medians of true over simulated values, as logarithms: measured runs may all be faster or slower than simulated ones.

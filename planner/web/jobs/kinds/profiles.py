@@ -42,7 +42,7 @@ def prepare(body: Mapping[str, Any], submission: Submission) -> Prepared:
 
 
 def run(task: Task) -> JobResult:
-    """Measure, fit and install."""
+    """Profile this machine, fit its cost models and install them; the result has their errors."""
     from calibration.bundles.files import read_bundle
     from calibration.profile.dry_run import machine_lines
     from calibration.profile.local_run import ProfileOptions, fit_and_install, run_profile
