@@ -31,12 +31,12 @@ from planner.evaluation.evaluator import apply_bounds
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.run_sizes import RunSizes
 from planner.evaluation.verdict import Verdict
-from planner.pipeline import ONE_PROCESS
 from planner.problem.candidate import Candidate
 from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest
 from planner.problem.request import OBJECTIVES, PlanRequest
 from planner.search.candidate_tester import TIE, CandidateTester
+from planner.search.workers import ONE_PROCESS
 
 MODELS = ("llama3.1-8b", "qwen2.5-14b", "qwen3-30b-a3b", "mistral-nemo")
 HARDWARE = ("h100x4", "h200x2", "l40sx4", "a100-80gbx4", "h100x2,l40sx4", "h200x1,a100-80gbx2", "rtxpro6000x2,l40sx2")

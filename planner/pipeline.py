@@ -54,15 +54,12 @@ from planner.search.candidate_tester import TIE, Outcome
 from planner.search.optuna_study import need_storage
 from planner.search.progress import search_progress
 from planner.search.search import Progress, SearchResult
-from planner.search.workers import ProcessPool, WorkerPool, usable_cores
+from planner.search.workers import ONE_PROCESS, ProcessPool, WorkerPool, usable_cores
 from planner.sections.full_answer import FullAnswer
 from planner.sections.registry import check_sections, compute_sections
 
 #: Other plans beside the recommended one in an answer.
 N_ALTERNATIVES: Final = 2
-
-#: Workers of a plan that is made in this process alone.
-ONE_PROCESS: Final = ProcessPool(1)
 
 
 def make_plan(

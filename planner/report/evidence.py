@@ -212,9 +212,9 @@ def sensitivity(plan: Plan, s: ReportSimulations) -> list[PageSection]:
     text = (
         "One input at a time is decreased by 20 % and increased by 25 % (host overhead: half and double; step time: by "
         "the stated error of the answer; prefix hits: half of every prompt shared, or none), and everything is "
-        f"simulated again. Rates within {percent(CAPACITY_TOLERANCE)} of "
-        f"each other count as equal; inputs without effect "
-        "are not in the charts. The value at which the recommendation changes is found by bisection, to about 4 %."
+        f"simulated again. Rates within {percent(CAPACITY_TOLERANCE)} of each other count as equal; inputs without "
+        "effect are not in the charts. The value at which the recommendation changes is found by bisection, to about "
+        "5 %."
     )
     parts, height = [paragraph(text)], 110 + 44 * len(inputs)
     usd = None if plan.cost is None else plan.cost.usd_per_million_output_tokens
@@ -246,7 +246,7 @@ def sensitivity(plan: Plan, s: ReportSimulations) -> list[PageSection]:
 
 def _input_rows(i: Input) -> Iterator[tuple[str, ...]]:
     for n, e in enumerate(e for e in (i.low, i.high) if e is not None):
-        yield ("" if n else i.name, "" if n else i.flips, e.variant.change, *effect_cells(e))
+        yield ("" if n else i.name, "" if n else i.flips, e.change, *effect_cells(e))
 
 
 def effect_cells(e: Effect) -> tuple[str, str, str]:

@@ -14,6 +14,7 @@ from planner.answer.answer_schema import Answer
 from planner.answer.plan_schema import Plan
 from planner.problem.candidate import replicas_words
 from planner.search.pareto_search import FrontFile
+from planner.search.workers import ONE_PROCESS, WorkerPool
 from planner.studies.binding import find_binding
 from planner.studies.bottleneck import PoolUse, ResourceUse, resource_uses, simulated_pool_uses
 from planner.studies.capacity_growth import Growth, growth
@@ -67,8 +68,13 @@ class ReportData:
     fronts: tuple[FrontFile, ...] = ()
 
 
-def gather(answer: Answer, progress: ProgressCallback = lambda _: None, swings: bool = True) -> ReportData:
-    """Return the data of a report; takes some seconds, or up to a minute with `swings`.
+def gather(
+    answer: Answer,
+    progress: ProgressCallback = lambda _: None,
+    swings: bool = True,
+    workers: WorkerPool = ONE_PROCESS,
+) -> ReportData:
+    """Return the data of a report; takes some seconds, or up to half a minute with `swings`.
 
     Raises:
         InputError: The answer cannot be simulated again.
@@ -79,12 +85,12 @@ def gather(answer: Answer, progress: ProgressCallback = lambda _: None, swings: 
     rerun = Rerun.of(answer)
     progress("where the time goes")
     parts, capacity_per_s = simulated_pool_uses(rerun, best), best.capacity_requests_per_s
-    binding = find_binding(rerun, capacity_per_s, progress) if swings and capacity_per_s else None
+    binding = find_binding(rerun, capacity_per_s, workers, progress) if swings and capacity_per_s else None
     simulated = ReportSimulations(
-        points=sweep(answer.plans, rerun, progress),
+        points=sweep(answer.plans, rerun, workers, progress),
         parts=parts,
         uses=resource_uses(best, parts, binding),
-        sensitivity=sensitivity(answer, rerun, progress) if swings else None,
+        sensitivity=sensitivity(answer, rerun, workers, progress) if swings else None,
         growth=growth(rerun, best, progress) if swings and capacity_per_s else None,
         accelerator=rerun.evaluator_of(0).names.hardware.accelerator,
     )

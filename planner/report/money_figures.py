@@ -132,4 +132,4 @@ def _swing(effect: Effect | None, field: str, base: float) -> tuple[float | None
     if effect is None or value is None:
         return None, ""
     change = 100 * (value / base - 1)
-    return change, "" if abs(change) < SMALL else f" {effect.variant.change} → {change:+.1f} % ".replace("-", "−")
+    return change, "" if abs(change) < SMALL else f" {effect.change} → {change:+.1f} % ".replace("-", "−")

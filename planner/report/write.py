@@ -16,6 +16,7 @@ from planner.answer.answer_schema import Answer
 from planner.report.material import ReportData, gather, label
 from planner.report.page import answer_page
 from planner.search.pareto_search import FrontFile
+from planner.search.workers import ProcessPool, usable_cores
 from planner.studies.sensitivity import Input
 from simulator.analysis.operators import operator_document
 
@@ -49,7 +50,8 @@ def write_report(
     if html is not None:
         need_plotly()
     with progress_bar("report") as progress:
-        material = replace(gather(answer, progress, swings), fronts=tuple(fronts))
+        material = gather(answer, progress, swings, ProcessPool(usable_cores()))
+    material = replace(material, fronts=tuple(fronts))
     if html is not None:
         write_atomically(html, [render(answer_page(material))])
     if folder is not None:
@@ -171,5 +173,5 @@ def _effects(i: Input) -> Iterator[Row]:
     flips |= {f"flips_{side}_to_plan": flip.alternative if flip else None for side, flip in sides}
     for effect in (i.low, i.high):
         if effect is not None:
-            change = {"input": i.name, "change": effect.variant.words, **{k: getattr(effect, k) for k in kept}}
+            change = {"input": i.name, "change": effect.words, **{k: getattr(effect, k) for k in kept}}
             yield change | {"flips": i.flips} | flips

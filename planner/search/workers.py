@@ -26,6 +26,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from catalogs.errors import InputError
 from catalogs.ui.interrupts import ENDINGS, interrupts_held
+from catalogs.ui.terminal import ProgressCallback
 from planner.problem.candidate import Candidate
 from planner.search.candidate_tester import Assess, Outcome
 
@@ -125,6 +126,23 @@ class ProcessPool:
         if n_others < 1 or _function is not None:
             return 0
         return n_others if self.start_method == "fork" or _is_picklable(work) else 0
+
+
+#: This process alone.
+ONE_PROCESS: Final = ProcessPool(1)
+
+
+def run_tasks(pool: WorkerPool, tasks: Sequence[Callable[[], T]]) -> list[T]:
+    """Return the results of tasks, in order; a forked worker inherits the tasks, and only gets the number of its task.
+
+    What the tasks share should be computed before: otherwise each worker computes it for itself.
+    """
+    return pool.map(lambda number: tasks[number](), range(len(tasks)))
+
+
+def outside_workers(tell: ProgressCallback) -> ProgressCallback:
+    """Return `tell` for tasks that workers may run: the progress bar belongs to the process that started them."""
+    return lambda text: None if _function is not None else tell(text)
 
 
 class ProcessLookahead:

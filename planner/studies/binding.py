@@ -19,6 +19,7 @@ from planner.evaluation.evaluator import Evaluator
 from planner.evaluation.run_sizes import RunSizes
 from planner.evaluation.verdict import Verdict
 from planner.search.candidate_tester import CandidateTester
+from planner.search.workers import ONE_PROCESS, WorkerPool, outside_workers, run_tasks
 from planner.studies.capacity_inputs import CapacityInput, capacity_inputs
 from planner.studies.rerun import Rerun
 
@@ -79,19 +80,25 @@ class Binding:
         return f"{names} {verb}: {more} more of {which} raises the capacity by {most}, the most of all inputs"
 
 
-def find_binding(rerun: Rerun, capacity_per_s: float, tell: ProgressCallback = lambda _: None) -> Binding | None:
+def find_binding(
+    rerun: Rerun,
+    capacity_per_s: float,
+    workers: WorkerPool = ONE_PROCESS,
+    tell: ProgressCallback = lambda _: None,
+) -> Binding | None:
     """Return what binds the recommended plan; takes some seconds.
 
     Args:
         rerun: The answer.
         capacity_per_s: The capacity of the plan in the answer, with which the search begins.
+        workers: The processes that simulate the inputs.
         tell: Called with a description of each simulation before it starts.
 
     Returns:
         The gains; None if the plan misses an objective even under a light load with this seed.
     """
     tell("the capacity of the plan itself")
-    return binding_of(rerun.tester, rerun, list(capacity_inputs(rerun)), capacity_per_s, tell)
+    return binding_of(rerun.tester, rerun, list(capacity_inputs(rerun)), capacity_per_s, workers, tell)
 
 
 def binding_of(
@@ -99,6 +106,7 @@ def binding_of(
     rerun: Rerun,
     inputs: Sequence[CapacityInput],
     capacity_per_s: float,
+    workers: WorkerPool = ONE_PROCESS,
     tell: ProgressCallback = lambda _: None,
 ) -> Binding | None:
     """Return what binds the recommended plan among some inputs; see `find_binding`."""
@@ -113,12 +121,14 @@ def binding_of(
     if not floor.met:
         return None
     base = find_capacity(partial(probe, plain.evaluator), capacity_per_s, floor, RESOLUTION)
-    gains = []
-    for each in inputs:
-        tell(f"{percent(IMPROVEMENT - 1)} more of {each.words}")
+    told = outside_workers(tell)
+
+    def gain(each: CapacityInput) -> CapacityGain:
+        told(f"{percent(IMPROVEMENT - 1)} more of {each.words}")
         evaluator = each.improved(IMPROVEMENT)
-        gains.append(CapacityGain(each.words, gain_of(base, partial(probe, evaluator)), each.advice))
-    return Binding(base.requests_per_s, ranked(gains))
+        return CapacityGain(each.words, gain_of(base, partial(probe, evaluator)), each.advice)
+
+    return Binding(base.requests_per_s, ranked(run_tasks(workers, [partial(gain, each) for each in inputs])))
 
 
 def gain_of(base: Capacity[V], probe: Callable[[float], V]) -> float:

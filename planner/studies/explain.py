@@ -13,6 +13,7 @@ from planner.answer.plan_schema import Plan
 from planner.evaluation.evaluator import apply_bounds
 from planner.problem.candidate import count_words, deployment_words
 from planner.search.candidate_tester import TIE, TIE_WORDS
+from planner.search.workers import ONE_PROCESS, WorkerPool
 from planner.studies.binding import Binding, find_binding
 from planner.studies.bottleneck import ResourceUse, resource_uses, simulated_pool_uses
 from planner.studies.capacity_growth import Growth, GrowthStep, growth
@@ -46,7 +47,7 @@ class Explanation:
     advice: tuple[str, ...] = ()
 
 
-def explain(answer: Answer, tell: ProgressCallback = lambda _: None) -> Explanation:
+def explain(answer: Answer, workers: WorkerPool = ONE_PROCESS, tell: ProgressCallback = lambda _: None) -> Explanation:
     """Simulate the plan again with each input improved, and every change that could reach 20 % more capacity.
 
     Raises:
@@ -57,7 +58,7 @@ def explain(answer: Answer, tell: ProgressCallback = lambda _: None) -> Explanat
         return _explain_refusal(answer)
     rerun, capacity_per_s = Rerun.of(answer), best.capacity_requests_per_s
     tell("the plan itself")
-    bound = find_binding(rerun, capacity_per_s, tell) if capacity_per_s else None
+    bound = find_binding(rerun, capacity_per_s, workers, tell) if capacity_per_s else None
     found = resource_uses(best, simulated_pool_uses(rerun, best), bound)
     grown = growth(rerun, best, tell) if capacity_per_s else None
     others = [(deployment_words(p.deployment), why_not(answer, best, p)) for p in answer.alternatives]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from catalogs.ui.terminal import ProgressCallback
@@ -11,8 +13,8 @@ from planner.answer.plan_schema import Plan
 from planner.economics.money import Rates, energy, money
 from planner.evaluation.observation import Load
 from planner.evaluation.verdict import judge
-from planner.problem.candidate import Candidate
 from planner.problem.slo import STATS, Slo
+from planner.search.workers import ONE_PROCESS, WorkerPool, outside_workers, run_tasks
 from planner.studies.rerun import Rerun
 
 #: Simulated shares of the capacity.
@@ -42,20 +44,32 @@ class SweepPoint:
     latency_s: dict[str, dict[str, float]]
 
 
-def sweep(plans: list[Plan], rerun: Rerun, tell: ProgressCallback = lambda _: None) -> list[SweepPoint]:
+def sweep(
+    plans: list[Plan], rerun: Rerun, workers: WorkerPool = ONE_PROCESS, tell: ProgressCallback = lambda _: None
+) -> list[SweepPoint]:
     """Return every plan at ascending shares of its capacity with one seed; the recommended plan also above it."""
-    found = []
-    for i, (plan, candidate) in enumerate(zip(plans, rerun.candidates, strict=True)):
-        top = plan.capacity_requests_per_s or plan.requests_per_s
-        for share in (*SHARES, *(BEYOND if i == 0 else ())) if top else ():
-            tell(f"plan {i + 1} at {percent(share)} of its capacity")
-            found.append(_point(i, candidate, rerun, share, share * (top or 0.0)))
-            if share > 1 and not found[-1].stable:
-                break
-    return found
+    told = outside_workers(tell)
+    tasks: list[Callable[[], SweepPoint]] = []
+    for i, plan in enumerate(plans):
+        tasks += [partial(_point, i, plan, rerun, share, told) for share in (SHARES if _top_per_s(plan) else ())]
+    found = run_tasks(workers, tasks)
+    beyond: list[SweepPoint] = []
+    for share in BEYOND if plans and _top_per_s(plans[0]) else ():
+        beyond.append(_point(0, plans[0], rerun, share, tell))
+        if not beyond[-1].stable:
+            break
+    own = [point for point in found if point.plan == 0]
+    return [*own, *beyond, *found[len(own) :]]
 
 
-def _point(i: int, candidate: Candidate, rerun: Rerun, share: float, rate: float) -> SweepPoint:
+def _top_per_s(plan: Plan) -> float:
+    """Return the capacity of a plan, or its planned rate if there is no capacity; 0 if it has neither."""
+    return plan.capacity_requests_per_s or plan.requests_per_s or 0.0
+
+
+def _point(i: int, plan: Plan, rerun: Rerun, share: float, tell: ProgressCallback) -> SweepPoint:
+    tell(f"plan {i + 1} at {percent(share)} of its capacity")
+    candidate, rate = rerun.candidates[i], share * _top_per_s(plan)
     tester, prices = rerun.tester, rerun.prices
     detail = rerun.evaluator.detail(candidate, Load(rate, tester.sizes.full, tester.seed))
     verdict = judge([detail.observation], tester.slos)

@@ -1,27 +1,29 @@
 """How far each input moves the answer, and where it flips the choice: one input at a time is changed and simulated.
 
 Every variant has the same requests as the search of the answer (common random numbers). A capacity is found here with
-one seed. It is divided by the capacity without a change, found in the same way, and the ratio is applied to the
-capacity in the answer. The value of an input that flips the choice to another plan is found by bisection, with the
-capacities of the other plans on the same scale.
+one seed, by a line through several rates (`planner/studies/fitted_capacity.py`). It is divided by the capacity without
+a change, found in the same way, and the ratio is applied to the capacity in the answer. The value of an input that
+flips the choice to another plan is found by bisection, with the capacities of the other plans on the same scale.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Final
 
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.ui.terminal import ProgressCallback
 from planner.answer.answer_schema import Answer
 from planner.answer.plan_schema import Plan
-from planner.evaluation.capacity import find_capacity
+from planner.evaluation.capacity import WIDEN
 from planner.evaluation.run_sizes import RunSizes
 from planner.evaluation.verdict import Verdict
 from planner.problem.candidate import Candidate
 from planner.search.candidate_tester import TIE, CandidateTester
+from planner.search.workers import ONE_PROCESS, WorkerPool, outside_workers, run_tasks
+from planner.studies.fitted_capacity import FittedCapacity, fitted_capacity
 from planner.studies.rerun import Rerun
 from planner.studies.sensitivity_inputs import PREFIX, PRICE, RATE, InputChange, SensitivityInput, inputs_of
 
@@ -29,8 +31,13 @@ from planner.studies.sensitivity_inputs import PREFIX, PRICE, RATE, InputChange,
 #: interest are larger.
 CAPACITY_TOLERANCE: Final = 0.03
 
-#: Number of bisection steps on a logarithmic scale: between a factor of 1 and of 2, 4 % remain.
-HALVINGS: Final = 4
+#: Factor on the capacity of the chosen plan that another plan must reach to take its place: more than a tie, and more
+#: than the tolerance of both capacities.
+MORE: Final = (1 + TIE) * (1 + CAPACITY_TOLERANCE)
+
+#: Number of bisection steps on a logarithmic scale: between a factor of 1 and of 2, 9 % remain, and the middle of them
+#: is off by half of that at most. A judgement: about the tolerance of the capacities.
+HALVINGS: Final = 3
 
 #: Stands for a plan that is not in the answer, usually one with more hardware.
 NOT_IN_ANSWER: Final = -1
@@ -46,14 +53,19 @@ class ComparedCandidate:
     Attributes:
         variant: The changed input.
         tester: Simulates candidates with the change.
-        capacity_per_s: Capacity of the chosen plan, requests per second; None if no rate meets the objectives.
-        verdict: Verdict on the chosen plan at the tested rate, multiplied by the load of the variant.
+        capacity: Capacity of the chosen plan; None if no rate meets the objectives.
+        rate_per_s: The tested rate, multiplied by the load of the variant.
     """
 
     variant: InputChange
     tester: CandidateTester
-    capacity_per_s: float | None
-    verdict: Verdict
+    capacity: FittedCapacity | None
+    rate_per_s: float
+
+    @property
+    def met(self) -> bool:
+        """Return whether the chosen plan carries the tested rate."""
+        return self.capacity is not None and self.capacity.requests_per_s >= self.rate_per_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +87,18 @@ SETTLED: Final = 2000
 
 @dataclass(frozen=True)
 class ChoiceFlips:
-    """Compares the plans of an answer under the same requests, with one seed."""
+    """Compares the plans of an answer under the same requests, with one seed.
+
+    Attributes:
+        answer: The answer.
+        rerun: Its evaluator and candidates.
+        known: The capacities found so far, requests per second: by number of the plan and name of the input, then by
+            value of the input.
+    """
 
     answer: Answer
     rerun: Rerun
+    known: dict[tuple[int, str], dict[float, float]] = field(default_factory=dict)
 
     @property
     def plan(self) -> Plan:
@@ -91,10 +111,21 @@ class ChoiceFlips:
         return self.plan.requests_per_s or 0.0
 
     @cached_property
+    def bases(self) -> list[FittedCapacity | None]:
+        """Return the capacity of each plan of the answer without any change."""
+        tester, plans = shorter(self.rerun.tester), self.answer.plans
+        guesses = [plan.capacity_requests_per_s for plan in plans]
+        guesses[0] = guesses[0] or self.rate
+        return [
+            capacity(tester, candidate, guess) if guess else None
+            for candidate, guess in zip(self.rerun.candidates, guesses, strict=True)
+        ]
+
+    @property
     def base(self) -> float:
         """Return the capacity of the chosen plan without any change, requests per second."""
-        guess = self.plan.capacity_requests_per_s or self.rate
-        return capacity(shorter(self.rerun.tester), self.rerun.candidates[0], guess) or guess
+        found = self.bases[0]
+        return (self.plan.capacity_requests_per_s or self.rate) if found is None else found.requests_per_s
 
     @cached_property
     def tested_rate(self) -> float:
@@ -109,17 +140,27 @@ class ChoiceFlips:
     def compare(self, variant: InputChange) -> ComparedCandidate:
         """Simulate the chosen plan with a changed input."""
         tester = replace(shorter(self.rerun.tester), evaluator=variant.evaluator or self.rerun.evaluator)
-        candidate = self.rerun.candidates[0]
-        found = self.base if variant.evaluator is None else capacity(tester, candidate, self.base)
-        verdict = tester.probe(candidate, self.tested_rate * variant.load, tester.sizes.full)
-        return ComparedCandidate(variant, tester, found, verdict)
+        found = self._capacity(0, tester, variant)
+        return ComparedCandidate(variant, tester, found, self.tested_rate * variant.load)
+
+    def _capacity(self, number: int, tester: CandidateTester, variant: InputChange) -> FittedCapacity | None:
+        """Return the capacity of a plan with a changed input, guessed from those at other values of the input."""
+        base = self.bases[number]
+        if variant.evaluator is None:
+            return base
+        known = self.known.setdefault((number, variant.name), {})
+        guess = guessed(known, variant.value) if known else self.base if base is None else base.requests_per_s
+        found = capacity(tester, self.rerun.candidates[number], guess)
+        if found is not None:
+            known[variant.value] = found.requests_per_s
+        return found
 
     def choice(self, compared: ComparedCandidate) -> int:
         """Return the first alternative that beats the chosen plan by more than a tie; 0 if the choice remains."""
         for i, plan in enumerate(self.answer.alternatives, 1):
             if self._beats(plan, i, compared):
                 return i
-        return NOT_IN_ANSWER if self.answer.request.given and not compared.verdict.met else 0
+        return NOT_IN_ANSWER if self.answer.request.given and not compared.met else 0
 
     @cached_property
     def scales(self) -> list[float]:
@@ -128,32 +169,50 @@ class ChoiceFlips:
         It is relative to that of the chosen plan. Two plans of nearly equal capacity thus keep the order that they have
         in the answer until an input changes.
         """
-        tester, own = shorter(self.rerun.tester), self.plan.capacity_requests_per_s
-        scales = [1.0]
-        for plan, candidate in zip(self.answer.alternatives, self.rerun.candidates[1:], strict=True):
+        own, scales = self.plan.capacity_requests_per_s, [1.0]
+        for plan, found in zip(self.answer.alternatives, self.bases[1:], strict=True):
             printed = plan.capacity_requests_per_s
-            found = capacity(tester, candidate, printed) if printed and own else None
-            scales.append(found / printed * own / self.base if found and printed and own else 1.0)
+            scales.append(found.requests_per_s / printed * own / self.base if found and printed and own else 1.0)
         return scales
 
     def _beats(self, plan: Plan, number: int, compared: ComparedCandidate) -> bool:
         if compared.variant.name == PRICE and self._same_kind(plan):
             return False
-        tester, verdict, candidate = compared.tester, compared.verdict, self.rerun.candidates[number]
         objective, given = self.answer.request.objective, self.answer.request.given
-        ratio = self._ratio(plan, compared.variant)
+        ratio, own = self._ratio(plan, compared.variant), compared.capacity
         if objective in CAPACITY_OBJECTIVES and not (given and objective == "cost"):
-            found = compared.capacity_per_s
-            return found is None or holds(tester, candidate, found * ratio * (1 + TIE) * self.scales[number])
-        rate = self.tested_rate * compared.variant.load
-        if not verdict.met:
-            return holds(tester, candidate, rate)
+            return own is None or self._carries(number, compared, own.requests_per_s * ratio * MORE)
+        if not compared.met:
+            return self._carries(number, compared, compared.rate_per_s)
         if objective == "cost":
-            return ratio < 1 - TIE and holds(tester, candidate, rate)
-        other = tester.probe(candidate, rate, tester.sizes.full)
+            return ratio < 1 - TIE and self._carries(number, compared, compared.rate_per_s)
+        ours, theirs = (self._verdict(i, compared) for i in (0, number))
         if objective in ("energy", "carbon"):
-            return other.met and other.joules_per_output_token < verdict.joules_per_output_token * (1 - TIE)
-        return other.met and other.ratio < verdict.ratio * (1 - TIE)
+            less = theirs.joules_per_output_token < ours.joules_per_output_token * (1 - TIE)
+        else:
+            less = theirs.ratio < ours.ratio * (1 - TIE)
+        return less and self._carries(number, compared, compared.rate_per_s)
+
+    def _carries(self, number: int, compared: ComparedCandidate, rate_per_s: float) -> bool:
+        """Return whether the capacity of a plan reaches a rate; a short run rules out hopeless plans."""
+        tester, scaled_per_s = compared.tester, rate_per_s * self.scales[number]
+        if tester.probe(self.rerun.candidates[number], scaled_per_s, tester.sizes.quick).clearly_missed:
+            return False
+        found = self._capacity(number, tester, compared.variant)
+        return found is not None and found.requests_per_s >= scaled_per_s
+
+    def _verdict(self, number: int, compared: ComparedCandidate) -> Verdict:
+        """Return the verdict on a plan at the tested rate."""
+        tester = compared.tester
+        return tester.probe(self.rerun.candidates[number], compared.rate_per_s, tester.sizes.full)
+
+    def value_ratio(self, compared: ComparedCandidate) -> float:
+        """Return value / limit of the tightest objective of the chosen plan at the tested rate.
+
+        Near the capacity it is that of the line from which the capacity follows, so that the two agree.
+        """
+        found = None if compared.capacity is None else compared.capacity.ratio_at(compared.rate_per_s)
+        return self._verdict(0, compared).ratio if found is None else found
 
     def _ratio(self, plan: Plan, variant: InputChange) -> float:
         """Return the dollars or accelerators of an alternative over those of the chosen plan; 1 if neither counts."""
@@ -242,19 +301,27 @@ def shorter(tester: CandidateTester) -> CandidateTester:
     return replace(tester, sizes=RunSizes(sizes.quick, max(sizes.full // 2, 2 * sizes.quick, SETTLED)))
 
 
-def capacity(tester: CandidateTester, candidate: Candidate, guess_per_s: float) -> float | None:
-    """Return the highest rate that meets the objectives with one seed; None if even a light load misses one."""
+def guessed(known: dict[float, float], value: float) -> float:
+    """Return the capacity at a value of an input from those at the two nearest values, on a line of its logarithm.
+
+    A value beyond all known ones continues their line, by at most a factor of `WIDEN`.
+    """
+    near = sorted(known, key=lambda at: abs(at - value))[:2]
+    low, high = min(near), max(near)
+    if low == high:
+        return known[low]
+    slope = math.log(known[high] / known[low]) / (high - low)
+    beyond = math.log(WIDEN)
+    return known[near[0]] * math.exp(min(max(slope * (value - near[0]), -beyond), beyond))
+
+
+def capacity(tester: CandidateTester, candidate: Candidate, guess_per_s: float) -> FittedCapacity | None:
+    """Return the rate at which the objectives are just met with one seed; None if even a light load misses one."""
     floor = tester.probe(candidate, tester.evaluator.light_requests_per_s(candidate), tester.sizes.quick)
     if not floor.met:
         return None
     probe = lambda rate: tester.probe(candidate, rate, tester.sizes.full)  # noqa: E731
-    return find_capacity(probe, guess_per_s, floor, CAPACITY_TOLERANCE).requests_per_s
-
-
-def holds(tester: CandidateTester, candidate: Candidate, rate: float) -> bool:
-    """Return True if a candidate meets the objectives at a rate; a short run rules out hopeless candidates."""
-    quick = tester.probe(candidate, rate, tester.sizes.quick)
-    return not quick.clearly_missed and tester.probe(candidate, rate, tester.sizes.full).met
+    return fitted_capacity(probe, guess_per_s, floor, CAPACITY_TOLERANCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,18 +329,24 @@ class Effect:
     """The effect of a changed input on the chosen plan.
 
     Attributes:
-        variant: The changed input.
+        change: The change in words, for example "x 0.8".
+        words: The input and its change in words.
         capacity_requests_per_s: Capacity on the scale of the answer; None if no rate meets the objectives.
         usd_per_million_output_tokens: Cost on the scale of the answer; None if no price is known.
         slo_share: Value over limit of the tightest objective at the planned rate.
         holds: Whether the plan meets the objectives at the planned rate.
     """
 
-    variant: InputChange
+    change: str
+    words: str
     capacity_requests_per_s: float | None
     usd_per_million_output_tokens: float | None
     slo_share: float
     holds: bool
+
+
+#: The effect of a change, if one is simulated, and the flip up to the end of the input's range, if there is one.
+Side = tuple[Effect | None, Flip | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,45 +371,64 @@ class Sensitivity:
     inputs: list[Input]
 
 
-def sensitivity(answer: Answer, rerun: Rerun | None = None, tell: ProgressCallback = lambda _: None) -> Sensitivity:
+def sensitivity(
+    answer: Answer,
+    rerun: Rerun | None = None,
+    workers: WorkerPool = ONE_PROCESS,
+    tell: ProgressCallback = lambda _: None,
+) -> Sensitivity:
     """Return how much the answer depends on each of its inputs, from some dozens of simulated capacities.
 
     Args:
         answer: An answer with at least one plan.
         rerun: The answer's evaluator, if one is already open.
+        workers: The processes that simulate the changes.
         tell: Called with a description of each simulation before it starts.
 
     Raises:
         InputError: The answer was made with another calibration, or its plan cannot be simulated this way.
     """
     flips = ChoiceFlips(answer, Rerun.of(answer) if rerun is None else rerun)
-    return Sensitivity([_input(flips, varied, tell) for varied in inputs_of(answer, flips.rerun)])
+    inputs = list(inputs_of(answer, flips.rerun))
+    _ = flips.bases, flips.scales, flips.tested_rate  # once, and not by each worker
+    told = outside_workers(tell)
+    # Runs with prefix hits take the longest, so they begin first and the other workers do not wait for them.
+    tasks = [(each, side) for each in sorted(inputs, key=lambda i: i.name != PREFIX) for side in (0, 1)]
+    found = run_tasks(workers, [partial(_side, flips, each, side, told) for each, side in tasks])
+    sides = {(each.name, side): result for (each, side), result in zip(tasks, found, strict=True)}
+    return Sensitivity([_input(flips, each, sides[each.name, 0], sides[each.name, 1]) for each in inputs])
 
 
-def _input(flips: ChoiceFlips, varied: SensitivityInput, tell: ProgressCallback) -> Input:
-    sides: list[tuple[Effect | None, Flip | None]] = []
-    never = flips.never(varied)
-    for value, end in zip(varied.swing, varied.ends, strict=True):
-        compared = None
-        if value is not None:
-            tell(f"{varied.name} {varied.words(value)}")
-            compared = flips.compare(varied.changed(value))
-        effect = None if compared is None else _effect(flips, compared)
-        if not never:
-            tell(f"searching the value of {varied.name} at which another plan wins")
-        sides.append((effect, None if never else flips.flip(varied, end, compared if value == end else None)))
-    (low, flip_low), (high, flip_high) = sides
-    return Input(varied.name, low, high, never or flip_words(varied, flip_low, flip_high), flip_low, flip_high)
+def _input(flips: ChoiceFlips, varied: SensitivityInput, low: Side, high: Side) -> Input:
+    """Return an input with both sides, and with the flips, or the reason why there are none, in words."""
+    words = flips.never(varied) or flip_words(varied, low[1], high[1])
+    return Input(varied.name, low[0], high[0], words, low[1], high[1])
+
+
+def _side(flips: ChoiceFlips, varied: SensitivityInput, side: int, tell: ProgressCallback) -> Side:
+    """Return the effect and the flip of an input below (side 0) or above (side 1) its value in the answer."""
+    for number, base in enumerate(flips.bases):
+        flips.known[number, varied.name] = {} if base is None else {varied.at: base.requests_per_s}
+    value, end, compared = varied.swing[side], varied.ends[side], None
+    if value is not None:
+        tell(f"{varied.name} {varied.words(value)}")
+        compared = flips.compare(varied.changed(value))
+    effect = None if compared is None else _effect(flips, compared)
+    if flips.never(varied):
+        return effect, None
+    tell(f"searching the value of {varied.name} at which another plan wins")
+    return effect, flips.flip(varied, end, compared if value == end else None)
 
 
 def _effect(flips: ChoiceFlips, compared: ComparedCandidate) -> Effect:
-    found, own = compared.capacity_per_s, flips.plan.capacity_requests_per_s
-    ratio = None if found is None else found / flips.base
+    found, own = compared.capacity, flips.plan.capacity_requests_per_s
+    ratio = None if found is None else found.requests_per_s / flips.base
     if ratio is not None and abs(ratio - 1) < CAPACITY_TOLERANCE:
-        ratio = 1.0  # within the tolerance of both capacities
+        ratio, compared = 1.0, replace(compared, capacity=flips.bases[0])  # within the tolerance of both capacities
     scaled = None if ratio is None or own is None else own * ratio
     usd = _usd(flips, compared.variant, ratio)
-    return Effect(compared.variant, scaled, usd, compared.verdict.ratio, compared.verdict.met)
+    variant, share = compared.variant, flips.value_ratio(compared)
+    return Effect(variant.change, variant.words, scaled, usd, share, share <= 1)
 
 
 def _usd(flips: ChoiceFlips, variant: InputChange, ratio: float | None) -> float | None:

@@ -26,6 +26,7 @@ from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
 from planner.search.candidate_tester import HALF_TIE, TIE, CandidateTester, Outcome
 from planner.search.search import SearchResult
+from planner.search.workers import ONE_PROCESS
 from tests.planner.known_plan import KnownPlan
 from tests.planner.queue_toy import QueueToy, candidate
 
@@ -154,7 +155,7 @@ def searched(asked: PlanRequest, toy: Known, left: list[Candidate]) -> tuple[Sea
         return observe(c, load)
 
     toy.observe = watched  # type: ignore[method-assign]
-    found = group_search(asked, evaluator(toy, asked.requests_per_s), left, pipeline.ONE_PROCESS, None).run()
+    found = group_search(asked, evaluator(toy, asked.requests_per_s), left, ONE_PROCESS, None).run()
     return found, [c.hardware.n_accelerators for c in order]
 
 
@@ -242,7 +243,7 @@ def test_what_is_chosen_on_a_kind_does_not_depend_on_the_other_kinds(objective: 
 
     def found(left: list[Candidate]) -> SearchResult:
         toy = Toy()
-        return group_search(asked, evaluator(toy, 5.0), left, pipeline.ONE_PROCESS, None).run()
+        return group_search(asked, evaluator(toy, 5.0), left, ONE_PROCESS, None).run()
 
     both = found([c for kind in ("h100x8", *kinds) for c in of(kind)])
     assert both.best is not None
@@ -365,7 +366,7 @@ def found_after_refusals(asked: PlanRequest, left: list[Candidate], *refused: Ca
     world, measured = evaluator(toy, asked.requests_per_s), Entries(toy, TWO_EACH, refused=refused)
     if asked.users is not None:
         world = replace(world, tester=candidate_search.tester_of(asked, toy, left))  # type: ignore[arg-type]
-    search = group_search(asked, world, left, pipeline.ONE_PROCESS, None)
+    search = group_search(asked, world, left, ONE_PROCESS, None)
     found = pipeline._entries_of(asked, measured, search)  # type: ignore[arg-type]
     tried = [c for c, _, effort in measured.measured if effort is BEST]
     assert len(set(tried)) == len(tried) or found  # no winner is refused twice
@@ -394,7 +395,7 @@ def first_plan(monkeypatch: pytest.MonkeyPatch, left: list[Candidate], *refused:
     monkeypatch.setattr(PriceList, "of", lambda *_: TWO_EACH)
     monkeypatch.setattr(PlanEvaluator, "entry_that_holds", lambda _self, c, *_: None if c in refused else c)
     asked = request(rate=6.0)
-    return candidate_search.first_plan_on(asked, lambda _: toy, pipeline.ONE_PROCESS, parse_hardware("h100x4"))  # type: ignore[arg-type]
+    return candidate_search.first_plan_on(asked, lambda _: toy, ONE_PROCESS, parse_hardware("h100x4"))  # type: ignore[arg-type]
 
 
 def test_other_hardware_is_not_refused_because_a_winner_that_all_seeds_refuse_has_headroom(

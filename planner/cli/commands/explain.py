@@ -17,6 +17,7 @@ def explain(
     from planner.cli.screens.studies import show_explanation
     from planner.networks.answer_file import read_any_answer
     from planner.networks.schema import NetworkAnswer
+    from planner.search.workers import ProcessPool, usable_cores
     from planner.studies import explain as explaining
 
     read = read_any_answer(answer)
@@ -26,5 +27,5 @@ def explain(
 
             found = explain_network(read, progress)
         else:
-            found = explaining.explain(read, progress)
+            found = explaining.explain(read, ProcessPool(usable_cores()), progress)
     write_result(explaining.document(found), json_file, lambda: show_explanation(found))

@@ -88,6 +88,6 @@ def _tables(m: ReportData, s: ReportSimulations) -> Iterator[Table]:
         effects = []
         for given in s.sensitivity.inputs:
             for n, e in enumerate(e for e in (given.low, given.high) if e is not None):
-                effects.append((e.variant.words, "" if n else given.flips, *effect_cells(e)))
+                effects.append((e.words, "" if n else given.flips, *effect_cells(e)))
         head = ("input", "recommendation changes at", "highest rate", "per million output tokens", "share of the limit")
         yield text_table(head, effects, 2, "Sensitivity (share of the limit: nearest objective at the planned rate)")

@@ -45,6 +45,7 @@ def run(task: Task) -> JobResult:
     from planner.report.material import gather
     from planner.report.page import answer_page
     from planner.report.write import write_tables
+    from planner.search.workers import ProcessPool
 
     need_plotly()
     data = None if task.parent is None else json.loads(task.parent)
@@ -61,7 +62,7 @@ def run(task: Task) -> JobResult:
         steps += 1
         task.report(steps, None, words, None)
 
-    material = replace(gather(answer, progress, task.question["sensitivity"]), fronts=())
+    material = replace(gather(answer, progress, task.question["sensitivity"], ProcessPool(task.cores)), fronts=())
     page = render(answer_page(material)).encode()
     folder = Path("tables")
     write_tables(material, folder)
