@@ -33,3 +33,17 @@ Machine = Annotated[
 ]
 
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the order and of what is drawn at random.")]
+
+ProfileModels = Annotated[
+    list[str] | None,
+    typer.Option("--model", metavar="NAME|DIR", help="Measure this model's own shapes first; repeatable."),
+]
+
+ProfileDtype = Annotated[
+    str | None,
+    typer.Option("--dtype", metavar="TYPE", help="Dtype to serve these models in, such as fp32 on a CPU."),
+]
+
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="List the shapes to measure, with estimated times; measure nothing.")
+]

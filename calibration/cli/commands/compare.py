@@ -1,4 +1,4 @@
-"""`calibrate compare`: compare estimators on held-out rows."""
+"""The command `calibrate compare`: estimators compared on held-out rows."""
 
 from __future__ import annotations
 
