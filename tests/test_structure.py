@@ -111,6 +111,7 @@ PLUG_INS = {
 SHORT = {
     "catalogs/arrays.py": "public types",
     "catalogs/deployments/queueing.py": "public types",
+    "catalogs/engines/versions.py": "shared by start commands and calibration.bundles",
     "catalogs/io/json_block.py": "public types",
     "catalogs/models/catalog.py": "the lookup by name, above the files it reads",
     "catalogs/ui/installation.py": "run alone by setup.py, without any dependency",
@@ -118,6 +119,7 @@ SHORT = {
     "catalogs/workloads/limits.py": "shared by workloads and requests",
     "catalogs/units.py": "public constants",
     "calibration/accuracy/reliability.py": "public types",
+    "calibration/bundles/releases.py": "the choice of a release, below the bundle that makes it",
     "calibration/cli/main.py": "the entry point",
     "calibration/cli/options.py": "shared by all commands",
     "calibration/cli/screen.py": "shared by all commands",
