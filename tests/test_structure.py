@@ -135,6 +135,8 @@ SHORT = {
     "planner/web/mcp/command.py": "the command, apart from the protocol that it serves",
     "planner/web/scripts.py": "shared by all pages",
     "simulator/cli/other_run.py": "imported only for a comparison",
+    "simulator/cluster/disaggregation.py": "the policy, which the transfers do not need",
+    "simulator/cluster/run_reuse.py": "one rule, for the runs of the planner",
     "simulator/core/mypyc_modules.py": "run alone by setup.py, without any dependency",
     "simulator/core/invariants.py": "public types",
     "simulator/costs/compile.py": "the choice among the cost models, above all of them",

@@ -38,8 +38,8 @@ from simulator.analysis.complexity import latency_records
 from simulator.analysis.energy import power_and_energy
 from simulator.analysis.metrics import replica_seconds, streaming_notice, summarise
 from simulator.cluster.compiled import CompiledDeployment, CompiledFleet
-from simulator.cluster.parallel import reusable_run
 from simulator.cluster.run import Run
+from simulator.cluster.run_reuse import reusable_run
 from simulator.cluster.simulate import pool_of
 from simulator.cluster.simulate import simulate as run
 
