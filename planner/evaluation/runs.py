@@ -19,7 +19,7 @@ from catalogs.workloads.length_statistics import LengthStatistics
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.synthetic import SyntheticWorkload
 from catalogs.workloads.workload import Workload
-from planner.evaluation.closed_forms.estimates import CandidateQueueing
+from planner.evaluation.closed_forms.candidate_forms import CandidateQueueing
 from planner.evaluation.deployments import CandidateDeployments
 from planner.evaluation.observation import Load, Observation, RunDetail
 from planner.evaluation.steady_state import (
