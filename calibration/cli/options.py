@@ -16,8 +16,6 @@ Tables = Annotated[
     typer.Option(metavar="DIR", help="Folder of public operator tables: aiconfigurator/, llmservingsim/, …"),
 ]
 
-JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON to FILE, or - for stdout.")]
-
 Budget = Annotated[str, typer.Option(metavar="TIME", help="Measuring time, such as 5m or 90s.")]
 
 Out = Annotated[

@@ -14,7 +14,7 @@ import typer
 
 from catalogs.io.output_files import check_targets, write_json
 from catalogs.ui.entry_point import run_command
-from catalogs.ui.shared_options import command_group, takes_version
+from catalogs.ui.shared_options import JsonFile, command_group, takes_version
 from catalogs.ui.terminal import PIPED_LIST, open_console
 
 app = command_group(
@@ -30,8 +30,6 @@ KindName = Annotated[
         metavar="KIND", help="models, networks, hardware, engines, workloads, prices, grids, regions or calibrations"
     ),
 ]
-
-JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON to FILE, or - for stdout.")]
 
 
 @app.command("list")

@@ -154,6 +154,11 @@ def _round_trip_s(server: PinnedServer, timeout_s: float) -> float:
     raise InputError(f"no server accepts connections at this address ({why})", server.url.base, hint=hint)
 
 
+def is_model_name(text: str) -> bool:
+    """Return whether a text that a server lists can be the name of a model."""
+    return 0 < len(text) <= _LONGEST_NAME and text.isprintable()
+
+
 def _served_names(url: ServerUrl, key: str | None, timeout_s: float) -> list[str] | None:
     """Return the names of the models of a server; None if it does not list them.
 
@@ -170,5 +175,5 @@ def _served_names(url: ServerUrl, key: str | None, timeout_s: float) -> list[str
         return None
     except (KeyError, TypeError):
         return None
-    usable = [name for name in names if 0 < len(name) <= _LONGEST_NAME and name.isprintable()]
+    usable = [name for name in names if is_model_name(name)]
     return usable or None

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from calibration.cli.options import JsonFile
 from catalogs.io.output_files import write_json
+from catalogs.ui.shared_options import JsonFile
 
 
 def diff(

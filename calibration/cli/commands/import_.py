@@ -14,9 +14,10 @@ from calibration.cli.importing import (
     imported_steps,
     imported_tables,
 )
-from calibration.cli.options import JsonFile, Tables
+from calibration.cli.options import Tables
 from catalogs.errors import InputError
 from catalogs.io.output_files import check_targets, write_json
+from catalogs.ui.shared_options import JsonFile
 
 
 def import_(

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calibration.cli.options import Budget, Device, JsonFile, Out, Seed, Threads
+from calibration.cli.options import Budget, Device, Out, Seed, Threads
 from catalogs.errors import InputError
 from catalogs.io.output_files import check_targets, write_atomically, write_json
+from catalogs.ui.shared_options import JsonFile
 
 if TYPE_CHECKING:
     from calibration.whole_models.study import WholeModelStudy

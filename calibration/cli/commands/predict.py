@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calibration.cli.options import JsonFile
 from catalogs.errors import InputError
 from catalogs.io.output_files import check_targets, write_json
+from catalogs.ui.shared_options import JsonFile
 
 if TYPE_CHECKING:
     from calibration.whole_models.prediction import PredictionQuestion

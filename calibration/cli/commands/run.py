@@ -7,21 +7,11 @@ from pathlib import Path
 import typer
 
 from calibration.cli.commands.profile import profiled
-from calibration.cli.options import (
-    Budget,
-    Device,
-    DryRun,
-    Hardware,
-    JsonFile,
-    Machine,
-    Out,
-    ProfileDtype,
-    ProfileModels,
-    Threads,
-)
+from calibration.cli.options import Budget, Device, DryRun, Hardware, Machine, Out, ProfileDtype, ProfileModels, Threads
 from calibration.cli.screen import show_errors
 from catalogs.errors import InputError
 from catalogs.io.output_files import check_targets, write_json
+from catalogs.ui.shared_options import JsonFile
 
 
 def run(

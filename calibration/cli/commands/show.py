@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from calibration.cli.options import JsonFile
 from calibration.cli.screen import show_errors
 from catalogs.io.output_files import write_json
+from catalogs.ui.shared_options import JsonFile
 
 
 def show(

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from calibration.cli.options import BundleName, JsonFile
+from calibration.cli.options import BundleName
 from calibration.cli.screen import show_errors
 from catalogs.io.output_files import write_json
+from catalogs.ui.shared_options import JsonFile
 from catalogs.ui.words import percent
 
 
