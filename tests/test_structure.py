@@ -110,6 +110,9 @@ PLUG_INS = {
 #: Other modules under 60 lines, and why they stand alone.
 SHORT = {
     "catalogs/arrays.py": "public types",
+    "catalogs/cli/main.py": "the entry point",
+    "catalogs/cli/options.py": "shared by all commands",
+    "catalogs/cli/screen.py": "shared by all commands",
     "catalogs/deployments/queueing.py": "public types",
     "catalogs/engines/versions.py": "shared by start commands and calibration.bundles",
     "catalogs/io/json_block.py": "public types",
