@@ -18,8 +18,8 @@ from catalogs.deployments.schema import load_deployment
 from catalogs.errors import InputError
 from catalogs.workloads.workload import load_workload
 from simulator.cli import outputs
-from simulator.cli.main import with_media
 from simulator.cli.outputs import RequestedOutputs
+from simulator.cli.requests import with_media
 from simulator.cluster.compiled import compile_fleet
 from simulator.cluster.run import Run
 from simulator.cluster.run_options import serving_options

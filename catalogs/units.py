@@ -4,25 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Bytes of a kibibyte.
 KIB: Final = 1024
-
-#: Bytes of a mebibyte.
 MIB: Final = 1024**2
-
-#: Bytes of a gibibyte.
 GIB: Final = 1024**3
 
-#: Factor of the prefix mega.
 MEGA: Final = 1e6
-
-#: Factor of the prefix giga.
 GIGA: Final = 1e9
-
-#: Factor of the prefix tera.
 TERA: Final = 1e12
 
-#: Seconds of an hour.
 HOUR_S: Final = 3600.0
 
 #: Bytes per stored element. fp4 and int4 include their block scales: NVFP4 holds one fp8 scale per 16 values

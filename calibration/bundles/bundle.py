@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from calibration.bundles.files import ARRAYS_NAME, JSON_NAME, BundleFacts, Release, read_bundle
-from calibration.bundles.releases import by_distance, joined, nearest_release, releases_in, version_in_minors
+from calibration.bundles.releases import by_distance, joined, nearest_release, releases_in
 from calibration.bundles.transfer import SAME_CHIP_ERROR, same_chip, stand_ins, transferred_cost
 from calibration.families.base import FamilyModel
 from calibration.families.collective import CollectiveModel
@@ -29,6 +29,7 @@ from calibration.operators.roofline import compute_s, memory_s
 from calibration.power.model import PowerModel, load_power
 from catalogs.arrays import FloatArray
 from catalogs.engines.profile import EngineProfile
+from catalogs.engines.versions import version_in_minors
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Accelerator

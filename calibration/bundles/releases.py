@@ -7,27 +7,16 @@ accelerator lends what none of them timed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
 from calibration.bundles.files import JSON_NAME, Release
 from calibration.families.base import FamilyModel
+from catalogs.engines.versions import version_in_minors
 
 #: Folder of the releases within the folder of an accelerator.
 RELEASES_FOLDER: Final = "releases"
-
-#: Minor releases of an engine up to the next major one, so that versions compare as numbers.
-MINORS: Final = 1000.0
-
-
-def version_in_minors(version: str) -> float:
-    """Return MAJOR.MINOR.PATCH in minor releases; NaN, which compares as not older, for any other text."""
-    found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
-    if not found:
-        return float("nan")
-    return int(found[1]) * MINORS + int(found[2]) + int(found[3] or 0) / MINORS
 
 
 def releases_in(folder: Path) -> dict[Release, Path]:

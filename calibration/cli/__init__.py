@@ -1,1 +1,1 @@
-"""The `calibrate` command."""
+"""The `calibrate` command and its subcommands."""

@@ -1,84 +1,30 @@
-"""`calibrate import`: import operator tables, packages, result files, engine logs and exported bundles."""
+"""What `calibrate import` reads from each kind of source, and the lines and the document that it shows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from calibration.cli.options import JsonFile, Tables
 from catalogs.errors import InputError
-from catalogs.io.output_files import check_targets, finite, write_json
+from catalogs.io.output_files import finite
 from catalogs.ui.words import percent
 
 if TYPE_CHECKING:
     from calibration.accuracy.measured_run import MeasuredRun
 
 
-def import_(
-    more: Annotated[list[Path] | None, typer.Argument(metavar="FILE", help="More files of --results.")] = None,
-    tables: Tables = None,
-    from_package: Annotated[
-        bool, typer.Option("--from-package", help="Tables inside the installed aiconfigurator-core or aisimulate.")
-    ] = False,
-    results: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE…", help="Results of vllm bench serve, GuideLLM, AIPerf or inference-perf."),
-    ] = None,
-    steps: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Engine steps: vLLM's iteration log, or vllm bench forward's JSON."),
-    ] = None,
-    profiler: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Trace of Nsight Systems, Nsight Compute or torch's profiler.")
-    ] = None,
-    bundle: Annotated[
-        Path | None, typer.Option(metavar="FILE|DIR", help="Install a bundle from `calibrate export`.")
-    ] = None,
-    hw: Annotated[str | None, typer.Option(metavar="NAME", help="Hardware of the tables, trace or bundle.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder for rows (tables, packages, steps and traces).")
-    ] = None,
-    json_file: JsonFile = None,
-) -> None:
-    """Import measurements: tables and profilers' traces into rows, clients' results into one table, a bundle into use.
-
-    Give exactly one of --tables, --from-package, --results, --steps, --profiler and --bundle.
-    Dropped rows are reported.
-    """
-    if more and not results:
-        raise InputError("files without an option must follow --results", str(more[0]), "--results")
-    given: dict[str, Any] = {"--tables": tables, "--from-package": from_package, "--results": results, "--steps": steps}
-    given |= {"--profiler": profiler, "--bundle": bundle}
-    chosen = [name for name, value in given.items() if value]
-    if len(chosen) != 1:
-        raise InputError("import takes one source at a time", " ".join(chosen) or None, ", ".join(given))
-    check_targets(json_file)
-    if results:
-        lines, document = _results([*results, *(more or ())])
-    elif steps:
-        lines, document = _steps(steps, out)
-    elif profiler:
-        lines, document = _profiler(profiler, hw, out)
-    elif bundle:
-        lines, document = _bundle(bundle, hw)
-    else:
-        lines, document = _tables(tables, hw, out)
-    if json_file != "-":
-        for line in lines:
-            typer.echo(line)
-    if json_file is not None:
-        write_json({"schema_version": 1, **document}, json_file)
-
-
 #: The lines for the screen, and the document for --json.
 Imported = tuple[list[str], dict[str, Any]]
 
 
-def _results(files: list[Path]) -> Imported:
+def imported_results(files: list[Path]) -> Imported:
+    """Return the runs in the result files of load clients.
+
+    Raises:
+        InputError: A file cannot be read.
+    """
     from calibration.importers.load_clients.results import measured_runs
 
     runs = [run for file in files for run in measured_runs(file)]
@@ -86,7 +32,12 @@ def _results(files: list[Path]) -> Imported:
     return lines, {"runs": [run_document(run) for run in runs]}
 
 
-def _steps(file: Path, out: Path | None) -> Imported:
+def imported_steps(file: Path, out: Path | None) -> Imported:
+    """Read the steps of an engine, and write them into the folder `out`.
+
+    Raises:
+        InputError: The file cannot be read, or the folder cannot be written.
+    """
     from calibration.importers.engine_steps import read_steps
     from catalogs.io.output_files import atomic_folder
 
@@ -106,7 +57,12 @@ def _steps(file: Path, out: Path | None) -> Imported:
 _SHOWN = 8
 
 
-def _profiler(file: Path, hw: str | None, out: Path | None) -> Imported:
+def imported_profiler(file: Path, hw: str | None, out: Path | None) -> Imported:
+    """Read the trace of a profiler, and write its operators, rows and signals into the folder `out`.
+
+    Raises:
+        InputError: The trace cannot be read, the hardware is unknown, or the folder cannot be written.
+    """
     from calibration.importers.parsing import gated
     from calibration.importers.profilers.read import read_profiler_trace
     from calibration.importers.profilers.rows import family_rows, operator_table
@@ -157,14 +113,24 @@ def _profiler(file: Path, hw: str | None, out: Path | None) -> Imported:
     return lines, document
 
 
-def _bundle(file: Path, hw: str | None) -> Imported:
+def imported_bundle(file: Path, hw: str | None) -> Imported:
+    """Install an exported bundle.
+
+    Raises:
+        InputError: The bundle is damaged, or belongs to other hardware.
+    """
     from calibration.bundles.archive import install_bundle
 
     installed = str(install_bundle(file, hw))
     return [f"installed: {installed}"], {"installed": installed}
 
 
-def _tables(tables: Path | None, hw: str | None, out: Path | None) -> Imported:
+def imported_tables(tables: Path | None, hw: str | None, out: Path | None) -> Imported:
+    """Write the rows of public tables into the folder `out`; without `tables`, those of the installed package.
+
+    Raises:
+        InputError: The hardware or the folder is not given, or the tables have no rows of this hardware.
+    """
     from calibration.importers.aiconfigurator_package import import_package
     from calibration.importers.parsing import gated
     from calibration.importers.public import import_public

@@ -16,8 +16,6 @@ Tables = Annotated[
     typer.Option(metavar="DIR", help="Folder of public operator tables: aiconfigurator/, llmservingsim/, …"),
 ]
 
-JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON to FILE, or - for stdout.")]
-
 Budget = Annotated[str, typer.Option(metavar="TIME", help="Measuring time, such as 5m or 90s.")]
 
 Out = Annotated[
@@ -33,3 +31,17 @@ Machine = Annotated[
 ]
 
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the order and of what is drawn at random.")]
+
+ProfileModels = Annotated[
+    list[str] | None,
+    typer.Option("--model", metavar="NAME|DIR", help="Measure this model's own shapes first; repeatable."),
+]
+
+ProfileDtype = Annotated[
+    str | None,
+    typer.Option("--dtype", metavar="TYPE", help="Dtype to serve these models in, such as fp32 on a CPU."),
+]
+
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="List the shapes to measure, with estimated times; measure nothing.")
+]

@@ -41,7 +41,8 @@ WEIGHT_ONLY_EFFICIENCY: Final = 0.9
 #: outliers. A judgement: noise is below a tenth.
 PAD_MARGIN: Final = 1.10
 
-#: A dtype with fewer shapes is less reliable than its proxy, where another dtype has more. A judgement.
+#: Fewest shapes of a dtype that has a grid of its own, where another dtype has more. A judgement: the proxy of that
+#: dtype is more reliable than fewer shapes.
 FEWEST_SHAPES: Final = 8
 
 # Products in this dtype use no tensor cores, and other kernels on a CPU, so its own few shapes are more reliable.

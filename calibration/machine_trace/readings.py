@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from calibration.profile.machine.contention import TICK_S, processor_s, stat_fields
 from calibration.profile.machine.counters import SECTOR_BYTES, VIRTUAL_DISKS
-
-TICK_S: Final = 1.0 / os.sysconf("SC_CLK_TCK")
 
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -299,9 +298,9 @@ class ProcessReader:
 
     def _one(self, pid: int) -> dict[str, float]:
         folder = self.proc / str(pid)
-        fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        fields = stat_fields(folder / "stat")
         found = {
-            "engine.cpu": (int(fields[11]) + int(fields[12])) * TICK_S,
+            "engine.cpu": processor_s(fields),
             "engine.faults": float(fields[7]),
             "engine.major_faults": float(fields[9]),
             "engine.memory": float(fields[21]) * PAGE_BYTES,
@@ -340,8 +339,7 @@ class BusiestProcessReader:
 
     def _cpu_s(self, pid: int) -> float | None:
         with suppress(OSError, ValueError, IndexError):
-            fields = (self.proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
-            return (int(fields[11]) + int(fields[12])) * TICK_S
+            return processor_s(stat_fields(self.proc / str(pid) / "stat"))
         return None
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from calibration.machine_trace.readings import BusiestProcessReader, MachineReader, ProcessReader, quantity
+from calibration.profile.machine.contention import stat_fields
 from calibration.profile.machine.counters import Counters, open_counters
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
@@ -288,7 +289,7 @@ def _descendants(pids: set[int], proc: Path) -> set[int]:
     parents: dict[int, int] = {}
     for stat in proc.glob("[0-9]*/stat"):
         try:
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+            parents[int(stat.parent.name)] = int(stat_fields(stat)[1])
         except (OSError, IndexError, ValueError):
             continue
     found, size = set(pids), -1

@@ -53,7 +53,7 @@ RANK_DRAWS: Final = 16
 #: Tokens at which expectations are drawn; between them the imbalance is interpolated on logarithmic axes.
 NODES: Final = 2.0 ** np.arange(0, 15)
 
-#: The largest share of the tables' imbalance that is priced; larger ones would be far from what was timed. A judgement.
+#: The largest share of the tables' imbalance that is priced. A judgement: larger ones would be far from what was timed.
 MOST_IMBALANCE_SHARE: Final = 1.5
 
 

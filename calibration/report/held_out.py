@@ -25,7 +25,8 @@ from calibration.rows.dataset import OPERATOR_COLUMNS, operators_of
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
 
-#: Orders in which a field is shuffled, over which its importance is averaged. A judgement.
+#: Orders in which a field is shuffled, over which its importance is averaged. A judgement of cost: each predicts all
+#: rows again.
 SHUFFLES: Final = 5
 
 #: Fewest rows whose fields are shuffled. A judgement: fewer rows have few different orders.

@@ -22,7 +22,8 @@ HEAD = ("Operators", "Checked on", "Fitted rows", "Unseen rows", "Typical error"
 #: Fewest rows of a family that gets a word. A judgement: the tail of one row in ten needs as many.
 FEWEST_TO_JUDGE = 10
 
-#: Error of nine rows in ten above which a family has the remark "wide tail". A judgement.
+#: Error of nine rows in ten above which a family has the remark "wide tail". A judgement: well above the
+#: limit of a "rough" typical error.
 WIDE_TAIL = 0.4
 
 #: The word for a typical error up to each limit. A judgement: the limits are round numbers.

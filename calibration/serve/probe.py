@@ -54,7 +54,8 @@ SPACE: Final = 1.5
 #: Time between further bursts, in multiples of the time that the first of their size took. A judgement, as for `SPACE`.
 MEASURED_SPACE: Final = 2.0
 
-#: Further seconds between bursts, for the client. A judgement.
+#: Further seconds between bursts. A judgement: the client takes some milliseconds to read the last answers and to send
+#: the next burst, however short the burst itself is.
 PAUSE_S: Final = 0.05
 
 

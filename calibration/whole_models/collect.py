@@ -29,7 +29,8 @@ DTYPES: Final = {"cpu": "fp32", "cuda": "fp16"}  # usual for Hugging Face: CPUs 
 
 FAMILY: Final = "whole_model"
 
-#: Multiple of the predicted seconds after which a point counts as hung. A judgement.
+#: Multiple of the predicted seconds after which a point counts as hung. A judgement: far above the error of a
+#: prediction, even of the first ones, which know the roofline only.
 TIMEOUT_FACTOR: Final = 6.0
 
 #: Least seconds after which a point counts as hung. A judgement: the first run of a model also loads its kernels.

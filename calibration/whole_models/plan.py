@@ -22,13 +22,13 @@ ENOUGH: Final = 8  # measured rows from which weights are fitted
 
 SLOWER: Final = 3.0  # assumed multiple of the roofline before any row was measured
 
-#: Factor on predicted seconds. A judgement.
+#: Factor on predicted seconds, so that a point whose prediction is too low still ends within the budget. A judgement.
 MARGIN: Final = 1.3
 
-#: Factor on predicted memory. A judgement.
+#: Factor on predicted memory, so that a point whose prediction is too low still fits. A judgement.
 MEMORY_MARGIN: Final = 1.15
 
-#: Share of the free memory that one run may take. A judgement.
+#: Share of the free memory that one run may take. A judgement: the rest is for what the prediction does not count.
 FREE_SHARE: Final = 0.85
 
 #: Share of the budget that one point may take. A judgement: fifty points at least fit into a budget.

@@ -26,7 +26,7 @@ from catalogs.errors import InputError
 
 CHOSEN: Final = "chosen"  # the name of the nested choice among the estimators
 
-#: Rows that cross-validation needs at least. A judgement.
+#: Rows that cross-validation needs at least. A judgement: with fewer, a fold would hold out about three rows or less.
 FEWEST: Final = 20
 
 #: Folds of the cross-validation. A judgement: each holds out a sixth of the configurations.
@@ -38,7 +38,8 @@ INNER_FOLDS: Final = 3
 #: Number of the worst rows that a study names.
 WORST: Final = 10
 
-#: Orders in which a column is shuffled in each fold, over which its importance is averaged. A judgement.
+#: Orders in which a column is shuffled in each fold, over which its importance is averaged. A judgement of
+#: cost: each predicts the held-out rows of the fold again.
 SHUFFLES: Final = 3
 
 

@@ -1,1 +1,1 @@
-"""The `catalog` command."""
+"""The `catalog` command and its subcommands."""

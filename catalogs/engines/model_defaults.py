@@ -15,7 +15,9 @@ from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveInt
 from catalogs.io.yaml_files import times
 from catalogs.units import GIB
 
-_STRICT: Final = ConfigDict(extra="forbid", strict=True, validate_default=True, defer_build=True)
+#: How engine files are read: unknown keys and inexact types are refused. Defaults are validated too: the default 0.0 of
+#: a required host time is refused, so files must state it.
+STRICT: Final = ConfigDict(extra="forbid", strict=True, validate_default=True, defer_build=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class ReceiveIntervals:
     The engine also receives requests after every step with a prompt, and at once when it is idle.
     """
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
 
     steps: PositiveInt
     busy_steps: PositiveInt  # where the engine holds at least `busy_requests`
@@ -73,7 +75,7 @@ class ModelDefaults:
         flashinfer_products: Whether FlashInfer's kernel computes dense products in block-scaled FP8; None: unchanged.
     """
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
 
     architectures: tuple[str, ...]
     accelerators: tuple[str, ...] = ()

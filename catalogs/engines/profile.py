@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import (
     AliasPath,
     BeforeValidator,
-    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -22,14 +21,10 @@ from pydantic import (
 )
 
 from catalogs.engines.flags import flags_of
-from catalogs.engines.model_defaults import Device, ModelDefaults, ReceiveIntervals
+from catalogs.engines.model_defaults import STRICT, Device, ModelDefaults, ReceiveIntervals
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import times
 from catalogs.units import GIB, MIB
-
-#: Unknown keys and inexact types are refused. Defaults are validated too: the default 0.0 of a required host time is
-#: refused, so files must state it.
-_STRICT: Final = ConfigDict(extra="forbid", strict=True, validate_default=True, defer_build=True)
 
 #: Factors of the prefixes milli, micro and nano.
 _MILLI, _MICRO, _NANO = 1e-3, 1e-6, 1e-9
@@ -44,7 +39,7 @@ class HostTimes:
     An engine file must state every positive time; the default of zero is for engines without host times.
     """
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
 
     step_s: Annotated[PositiveFloat, Field(alias="step_ms"), times(_MILLI)] = 0.0
     step_s_per_sequence: Annotated[PositiveFloat, Field(alias="step_ms_per_sequence"), times(_MILLI)] = 0.0
@@ -94,7 +89,7 @@ class HostTimes:
 class DefaultLimits:
     """Default limits of the API server on devices with at least `min_memory_bytes`; rules are tried in order."""
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
 
     kind: Literal["gpu", "cpu"]
     min_memory_bytes: Annotated[float, Field(alias="min_memory_gib"), times(GIB)]
@@ -113,7 +108,7 @@ class DefaultLimits:
 class StaticReserve:
     """Memory in bytes that an engine leaves outside its static share (weights and KV) for activations and graphs."""
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
 
     base_bytes: Annotated[PositiveFloat, Field(alias="base_mib"), times(MIB)]
     bytes_per_batched_token: Annotated[PositiveFloat, Field(alias="mib_per_batched_token"), times(MIB)]
@@ -139,7 +134,7 @@ class EncoderServer:
         tensor_parallel: Whether several ranks can share such a server.
     """
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
 
     most_requests: PositiveInt | None = None
     tensor_parallel: bool = False
@@ -183,7 +178,7 @@ def capture_sizes(
 class EngineProfile:
     """The default behaviour of one engine version."""
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
 
     name: str  # "vllm"
     version: str

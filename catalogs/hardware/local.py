@@ -31,7 +31,8 @@ _BLACKWELL_FLOPS_PER_CYCLE = {10: 8192, 12: 1024}
 #: fp32 flops per cycle and core by the widest vector unit: lanes x 2 (fused multiply-add) x 1 unit, a floor.
 _VECTOR_FLOPS_PER_CYCLE = {"avx512f": 32, "avx2": 16, "avx": 8, "sve": 16, "asimd": 8, "sse2": 8}
 
-#: Frequency of a CPU of which /proc/cpuinfo states none, Hz. A judgement.
+#: Frequency of a CPU of which /proc/cpuinfo states none, Hz. A judgement: low for a server, so that the
+#: roofline stays on the safe side.
 _ASSUMED_HZ = 2.0 * GIGA
 
 _BANDWIDTH_PER_CORE = 5 * GIGA  # bytes/s; low for server memory, so that the roofline stays on the safe side

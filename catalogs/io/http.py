@@ -29,7 +29,7 @@ TIMEOUT_S: Final = 10.0
 MAX_BYTES: Final = 16 * 2**20
 
 #: Bytes that are read at once.
-_CHUNK_BYTES: Final = 64 * 2**10
+CHUNK_BYTES: Final = 64 * 2**10
 
 _MAX_TEXT: Final = 200  # characters of a text of a server that are printed
 
@@ -184,7 +184,7 @@ class _Reader:
         chunks, size = [], 0
         left_s = max(self._ends_s - time.monotonic(), 0.1)
         with build_opener(_NoRedirects()).open(self._request, timeout=left_s) as answer:
-            while chunk := answer.read1(_CHUNK_BYTES):
+            while chunk := answer.read1(CHUNK_BYTES):
                 size += len(chunk)
                 if size > MAX_BYTES:
                     raise InputError(f"the server's reply is larger than {MAX_BYTES / 2**20:.0f} MiB")

@@ -21,7 +21,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from catalogs.errors import InputError
-from catalogs.io.http import ReplyError, ServerUrl, plain_text
+from catalogs.io.http import CHUNK_BYTES, ReplyError, ServerUrl, plain_text
 
 Address = IPv4Address | IPv6Address
 
@@ -36,9 +36,6 @@ METADATA_ADDRESSES: Final = frozenset(
 
 #: The prefix under which a network with only IPv6 shows IPv4 addresses (RFC 6052).
 _NAT64: Final = IPv6Network("64:ff9b::/96")
-
-#: Bytes that are read at once.
-_CHUNK_BYTES: Final = 64 * 2**10
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +201,7 @@ class Reply:
             InputError: The reply has more bytes than it may have, or ends before its announced length.
         """
         size = 0
-        while chunk := self._response.read1(_CHUNK_BYTES):
+        while chunk := self._response.read1(CHUNK_BYTES):
             size += len(chunk)
             if size > self._most_bytes:
                 raise InputError(f"the server's reply is larger than {self._most_bytes / 2**20:.3g} MiB")

@@ -90,6 +90,10 @@ def options_of(panel: str) -> Callable[..., Any]:
     return partial(option, rich_help_panel=panel)
 
 
+#: The option `--json` of a command.
+JsonFile = Annotated[str | None, option("FILE", "Write JSON to FILE, or - for stdout.", "--json")]
+
+
 def _show_version(context: typer.Context, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
         built, python = "compiled modules" if is_compiled() else "plain Python", f"Python {platform.python_version()}"

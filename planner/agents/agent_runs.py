@@ -17,7 +17,7 @@ from catalogs.workloads.workload import Workload
 from planner.agents.load import WarmLoad, measured, requests_of, sessions_of
 from planner.agents.session_times import MeasuredLatencies, WholeSessions
 from planner.agents.step_shares import NO_STEPS, StepShares
-from planner.evaluation.closed_forms.estimates import ClosedForms
+from planner.evaluation.closed_forms.candidate_forms import ClosedForms
 from planner.evaluation.confidence import Factors
 from planner.evaluation.deployments import CandidateDeployments
 from planner.evaluation.observation import Load, Observation

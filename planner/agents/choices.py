@@ -14,8 +14,8 @@ from catalogs.units import GIB
 from catalogs.workloads.workload import Workload
 from planner.agents.agent_runs import AgentServing, Tier
 from planner.agents.estimate import AgentLoad, estimated_ratio
+from planner.evaluation.closed_forms.candidate_forms import ClosedForms
 from planner.evaluation.closed_forms.disaggregated import ratios
-from planner.evaluation.closed_forms.estimates import ClosedForms
 from planner.evaluation.deployments import CandidateDeployments
 from planner.evaluation.workload_statistics import WorkloadStatistics
 from planner.problem.candidate import Candidate, DeploymentOverrides

@@ -53,7 +53,7 @@ class AgentsRefuser:
     def refuse(self, full: FullRuns, capacity: int) -> AgentsRefusal:
         """Return the refusal of a request, of which a deployment comes closest and carries some agents."""
         missed = [row for row in full.rows if not row.met]
-        worst = max(missed, key=_excess)
+        worst = max(missed, key=SloResult.excess)
         changes = [*_fewer(capacity), *self._relaxed(full), *self._less_sure(full), *self._hardware(full)]
         return AgentsRefusal(
             binding_constraint=self._binding(worst, full),
@@ -176,9 +176,3 @@ def _relaxed_text(slo: Slo, row: SloResult) -> str:
     if slo.as_rate:
         return f"{objective_name(slo.name, True)}={math.floor(10 / limit_s) / 10:g}"
     return f"{slo.name}={seconds_text(limit_s)}"
-
-
-def _excess(row: SloResult) -> tuple[float, float]:
-    """Return the value at the required confidence over the limit, infinite if there is none, and the value itself."""
-    value_s = row.value_at_confidence_s
-    return (math.inf if value_s is None else value_s / row.limit_s), (row.value_s or math.inf) / row.limit_s

@@ -17,7 +17,7 @@ from catalogs.hardware.specs import Hardware
 from catalogs.workloads.workload import Workload
 from planner.answer.confirmed_rates import BEST
 from planner.answer.plan_evaluator import PlanEvaluator
-from planner.evaluation.closed_forms.found_estimates import Estimates
+from planner.evaluation.closed_forms.estimates import Estimates
 from planner.evaluation.evaluator import Evaluator, apply_bounds
 from planner.evaluation.multi_hardware import rental_bound
 from planner.evaluation.run_sizes import run_sizes

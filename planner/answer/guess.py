@@ -29,7 +29,7 @@ from catalogs.models.catalog import load_model
 from catalogs.workloads.workload import load_workload, with_constant_lengths
 from planner.answer.replica_sizes import LONE, ErrorFactors, ReplicaChoice, SizedReplicas
 from planner.evaluation.closed_forms.bounds import memory_discard
-from planner.evaluation.closed_forms.estimates import ClosedForms
+from planner.evaluation.closed_forms.candidate_forms import ClosedForms
 from planner.evaluation.confidence import SPEED
 from planner.evaluation.deployments import CandidateDeployments
 from planner.evaluation.workload_statistics import WorkloadStatistics, in_pieces, open_loop

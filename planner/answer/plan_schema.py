@@ -113,6 +113,14 @@ class SloResult(SloValue):
         """Return the value over the limit; 0 where no request has the metric, infinite where there is no end."""
         return 0.0 if self.has_no_value else super().share
 
+    def excess(self) -> tuple[float, float]:
+        """Return by how much the objective is missed: the objective with the largest pair is missed by most.
+
+        The pair holds the value at the required confidence over the limit, infinite where it has no end, and `share`.
+        """
+        value_s = 0.0 if self.has_no_value else self.value_at_confidence_s
+        return (float("inf") if value_s is None else value_s / self.limit_s), self.share
+
 
 class RatePoint(JsonBlock):
     """Base of `CurvePoint`, which also has a field for each latency metric."""

@@ -183,7 +183,7 @@ class Refuser:
         if not verdict.stable:
             return f"the queue grows without limit {at}: even the closest plan is overloaded"
         load = at if self.request.given else f"{at}, a light load"
-        row = max((row for row in entry.plan.slo if not row.met), key=_excess, default=None)
+        row = max((row for row in entry.plan.slo if not row.met), key=SloResult.excess, default=None)
         if row is None and not entry.survives:
             return f"the objectives are met {load}, but not after a failure that must be tolerated"
         if row is None:
@@ -197,7 +197,7 @@ class Refuser:
     def _stages(self, candidate: Candidate, entry: EvaluatedPlan) -> str:
         """Return what takes the time of the missed objective at a light load, where requests rarely wait."""
         evaluator = self.plan_evaluator.evaluator
-        metric = LATENCY_METRICS[max(entry.plan.slo, key=_excess).metric]
+        metric = LATENCY_METRICS[max(entry.plan.slo, key=SloResult.excess).metric]
         light_per_s = evaluator.light_requests_per_s(candidate)
         if metric.is_only_of("prefill"):
             parts = dict(zip(FIRST_TOKEN_STAGES, evaluator.utilisation(candidate, light_per_s).first_s, strict=True))
@@ -368,12 +368,6 @@ def least_missed(outcomes: Sequence[Outcome], carried_per_s: Callable[[Candidate
     placement = min(near, key=lambda o: (strong[o.candidate], o.ratio, o.candidate)).candidate.placement
     same = [o for o in near if o.candidate.placement == placement]
     return min(same, key=lambda o: (o.ratio, strong[o.candidate], o.candidate)).candidate
-
-
-def _excess(row: SloResult) -> tuple[float, float]:
-    """Return the value at the required confidence over the limit, infinite if there is none, and the value itself."""
-    value_s = 0.0 if row.has_no_value else row.value_at_confidence_s
-    return (math.inf if value_s is None else value_s / row.limit_s), row.share
 
 
 def _as_printed(per_s: float) -> float:

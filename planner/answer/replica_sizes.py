@@ -18,7 +18,7 @@ from calibration.accuracy.regime import Regime
 from calibration.accuracy.stated_error import StatedError
 from catalogs.deployments.resolve import CatalogLookup
 from catalogs.economics.prices import Price
-from planner.evaluation.closed_forms.estimates import CandidateQueueing, ClosedForms
+from planner.evaluation.closed_forms.candidate_forms import CandidateQueueing, ClosedForms
 from planner.evaluation.confidence import SPEED, allowance_for
 from planner.problem.candidate import Candidate
 from planner.problem.demand import users_rate_per_s

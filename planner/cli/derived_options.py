@@ -51,9 +51,9 @@ class GivenRequest:
         Raises:
             InputError: The file or a setting is invalid, or the command line sets a key twice.
         """
-        from planner.problem.scenario import given_options, parse_settings, read_scenario
+        from planner.problem.scenario import given_options, parse_plan_settings, read_scenario
 
-        given = [given_options(self.options), parse_settings(self.settings)]
+        given = [given_options(self.options), parse_plan_settings(self.settings)]
         for option, key, value in self.former:
             print(f"{self.command}: {_notice(option, key, value)}", file=sys.stderr)
             given.append({key.name: value})

@@ -8,7 +8,7 @@ from calibration.accuracy.stated_error import StatedError
 from catalogs.deployments.resolve import CatalogLookup
 from catalogs.hardware.specs import Hardware
 from planner.evaluation.closed_forms.bounds import NOT_ADMITTED, Discard
-from planner.evaluation.closed_forms.found_estimates import GuessedLimits
+from planner.evaluation.closed_forms.estimates import GuessedLimits
 from planner.evaluation.closed_forms.queueing import Utilisation
 from planner.evaluation.facts import CandidateFacts
 from planner.evaluation.observation import Load, Observation, RunDetail

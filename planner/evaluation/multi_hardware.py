@@ -16,7 +16,7 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
 from catalogs.workloads.workload import Workload
 from planner.evaluation.closed_forms.bounds import Discard, RentalBound
-from planner.evaluation.closed_forms.found_estimates import Estimates, GuessedLimits
+from planner.evaluation.closed_forms.estimates import Estimates, GuessedLimits
 from planner.evaluation.closed_forms.queueing import Utilisation
 from planner.evaluation.facts import CandidateFacts
 from planner.evaluation.observation import Load, Observation, RunDetail

@@ -19,7 +19,7 @@ from catalogs.workloads.length_statistics import LengthStatistics
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.synthetic import SyntheticWorkload
 from catalogs.workloads.workload import Workload
-from planner.evaluation.closed_forms.estimates import CandidateQueueing
+from planner.evaluation.closed_forms.candidate_forms import CandidateQueueing
 from planner.evaluation.deployments import CandidateDeployments
 from planner.evaluation.observation import Load, Observation, RunDetail
 from planner.evaluation.steady_state import (
@@ -38,8 +38,8 @@ from simulator.analysis.complexity import latency_records
 from simulator.analysis.energy import power_and_energy
 from simulator.analysis.metrics import replica_seconds, streaming_notice, summarise
 from simulator.cluster.compiled import CompiledDeployment, CompiledFleet
-from simulator.cluster.parallel import reusable_run
 from simulator.cluster.run import Run
+from simulator.cluster.run_reuse import reusable_run
 from simulator.cluster.simulate import pool_of
 from simulator.cluster.simulate import simulate as run
 

@@ -15,9 +15,9 @@ from catalogs.workloads.workload import Workload
 from planner.economics.rack_power import unused_w
 from planner.evaluation.api_processes import api_server_variants
 from planner.evaluation.closed_forms.bounds import Discard
+from planner.evaluation.closed_forms.candidate_forms import ClosedForms
 from planner.evaluation.closed_forms.disaggregated import best_ratios, ratios, refused_pairs
-from planner.evaluation.closed_forms.estimates import ClosedForms
-from planner.evaluation.closed_forms.found_estimates import Estimates, GuessedLimits
+from planner.evaluation.closed_forms.estimates import Estimates, GuessedLimits
 from planner.evaluation.closed_forms.queueing import Utilisation
 from planner.evaluation.deployments import CandidateDeployments, Improve
 from planner.evaluation.facts import CandidateFacts, FactSheets

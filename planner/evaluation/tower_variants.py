@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from planner.evaluation.closed_forms.candidate_forms import ClosedForms
 from planner.evaluation.closed_forms.encoder_pools import EncoderPoolQueueing
-from planner.evaluation.closed_forms.estimates import ClosedForms
 from planner.problem.candidate import ENCODER_POOL, Candidate
 from planner.problem.overrides import Overrides
 

@@ -15,9 +15,7 @@ from catalogs.io.output_files import make_folder, write_atomically
 from planner.matrix.matrix_run import MatrixResult
 from planner.matrix.records import FILE_NAME
 from planner.matrix.row import MatrixRow
-
-#: Statistics of a latency in a row, in the order of the columns.
-STATS: Final = ("mean", "p50", "p90", "p95", "p99")
+from planner.problem.slo import STATS
 
 LATENCIES: Final = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s")
 

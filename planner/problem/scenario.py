@@ -127,7 +127,7 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
-def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+def parse_plan_settings(settings: Sequence[str]) -> dict[str, Any]:
     """Return the keys that `KEY=VALUE` texts set, of the request or of deployment.yaml (those are `fixed`).
 
     Raises:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final, Literal, Protocol
 
 from planner.evaluation.capacity import find_capacity
-from planner.evaluation.closed_forms.found_estimates import GuessedLimit, GuessedLimits
+from planner.evaluation.closed_forms.estimates import GuessedLimit, GuessedLimits
 from planner.evaluation.confidence import allowance_for
 from planner.evaluation.evaluator import Evaluator
 from planner.evaluation.observation import Load, Observation

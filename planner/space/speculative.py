@@ -25,6 +25,7 @@ _SHORT: Final = {"k": "num_speculative_tokens"}
 
 _EXAMPLE: Final = "method=ngram,k=3,acceptance=0.6"
 
+#: Returns the seconds from the start of a step to the start of the next.
 CycleS = Callable[[BatchShape], float]
 
 

@@ -38,8 +38,8 @@ CAPACITY_GOAL: Final = 1.2
 #: Other accelerators that are tried.
 ACCELERATORS_TRIED: Final = ("a100-80gb", "h100", "h200", "b200")
 
-#: Maximum number of candidates tried per hardware. A judgement of cost.
-MOST_TRIES: Final = 3
+#: Maximum number of candidates tried on each hardware. A judgement of cost.
+CANDIDATES_TRIED: Final = 3
 
 #: Maximum price of other hardware relative to that of the plan. A judgement: dearer hardware is no answer to a need for
 #: a fifth more.
@@ -266,7 +266,9 @@ class _Tries:
         left.sort(key=lambda c: -evaluator.fluid_requests_per_s(c))
         tester = replace(self.rerun.tester, evaluator=evaluator, requests_per_s=self.goal)
         plan_evaluator = PlanEvaluator(evaluator, tester, self.rerun.prices)
-        return next((candidate for candidate in left[:MOST_TRIES] if self._reaches(candidate, plan_evaluator)), None)
+        return next(
+            (candidate for candidate in left[:CANDIDATES_TRIED] if self._reaches(candidate, plan_evaluator)), None
+        )
 
 
 def _more(own: Hardware) -> Iterator[Hardware]:

@@ -6,16 +6,14 @@ import catalogs.ui.quiet_start  # noqa: F401
 
 # isort: split
 
-import os
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from catalogs.errors import InputError
-from catalogs.io.output_files import check_targets, write_json
+from catalogs.io.output_files import check_targets
 from catalogs.ui.entry_point import run_command
 from catalogs.ui.shared_options import (
     DEFAULT_WORKLOAD,
@@ -33,11 +31,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from catalogs.deployments.schema import Deployment
-    from simulator.cluster.run import Run
 
-
-#: Number of requests from which a run may use all cores.
-LONG_RUN: Final = 50_000
 
 app = command_group()
 
@@ -136,44 +130,13 @@ def simulate(
         )
         simulate_network(written, workload, seed, requests, rate, json_file, requests_out)
         return
-
-    from catalogs.workloads.workload import default_workload, in_closed_loop, load_workload, with_constant_lengths
-    from simulator.cli import outputs
     from simulator.cli.outputs import RequestedOutputs
-    from simulator.cluster.compiled import compile_fleet
-    from simulator.cluster.run_options import serving_options
-    from simulator.cluster.simulate import simulate as run
+    from simulator.cli.requests import RequestedLoad, simulate_requests
 
+    load = RequestedLoad(workload, rate, requests, concurrency, input_tokens, output_tokens, seed)
     by_length = complexity or json_file is not None
     views = RequestedOutputs(chrome_trace, trace_window, time_series, time_step, explain, compare, by_length)
-    sent = default_workload(written.model) if workload is None else workload
-    source = with_constant_lengths(load_workload(sent), input_tokens, output_tokens)
-    source = source if concurrency is None else in_closed_loop(source, concurrency)
-    written = with_media(written, sent) if source.sends_media else written
-    fleet = compile_fleet(written)
-    options = serving_options(written, fleet)
-    source = fleet.reads(source)
-    drawn = source.materialise(seed, requests, rate)
-    event_log = views.event_log()
-    if event_log is not None and (processes or 1) > 1:
-        rule = "--chrome-trace, --time-series and --explain need a run in one process"
-        raise InputError(rule, f"--processes {processes}", "--processes 1")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    automatic = cores if drawn.n >= LONG_RUN and event_log is None else 1
-    done = run(fleet, drawn, replace(options, processes=processes or automatic, event_log=event_log))
-    document = outputs.document(done, written, source)
-    rate_notice = source.rate_notice if rate is None else None
-    notices = [*document["notices"], rate_notice, *_caveats(done), *views.write(done, document)]
-    for notice in dict.fromkeys(filter(None, notices)):
-        print(f"simulate: {notice}", file=sys.stderr)
-    if requests_out is not None:
-        outputs.write_csv(done, requests_out)
-    if json_file is not None:
-        write_json(document, json_file)
-    if json_file != "-":
-        from simulator.cli.screen import print_summary
-
-        print_summary(document, complexity)
+    simulate_requests(written, load, views, json_file, requests_out, complexity, processes)
 
 
 def commanded(command: str | None, hardware: str | None, settings: list[str]) -> Deployment:
@@ -204,17 +167,6 @@ def refuse_command(command: str | None, hardware: str | None, settings: list[str
             raise InputError(rule, value, hint="give either the file or --from-command")
 
 
-def with_media(written: Deployment, workload: str) -> Deployment:
-    """Return the deployment that also serves the kinds of items that a workload sends; others stay disabled."""
-    from catalogs.deployments.schema import Multimodal
-    from catalogs.models.catalog import load_model
-    from catalogs.workloads.workload import served_modalities
-
-    sent = served_modalities(workload, load_model(written.model))
-    kept = written if written.multimodal or not sent else None
-    return kept or written.model_copy(update={"multimodal": Multimodal(modalities=sent)})
-
-
 AnyDeployment = TypeVar("AnyDeployment", bound="BaseModel")
 
 
@@ -232,28 +184,6 @@ def with_router(written: AnyDeployment, router: str | None, staleness_s: float |
         except ValueError as error:
             raise InputError(f"--router-staleness {error}", staleness_s, "0.05") from None
     return written.model_copy(update=changes)
-
-
-def _caveats(run: Run) -> list[str]:
-    """Return notices on requests without latencies, and on too few requests for a percentile."""
-    from catalogs.ui.words import counted
-    from simulator.core.outcomes import STATUS
-
-    counts = {text: int((run.status == code).sum()) for code, text in enumerate(STATUS)}
-    lost = {text: n for text, n in counts.items() if text.startswith(("rejected", "failed", "timed out"))}
-    lost["truncated to max_model_len"] = run.n_truncated
-    lines = [f"{n:,} of {counted(run.requests.n, 'request')} {text}" for text, n in lost.items() if n]
-    n_done = int(run.completed.sum())
-    if not n_done:
-        lines.append("no request was completed, so there are no latencies")
-    elif n_done < 100:
-        few = (
-            f"the p99 of {n_done} requests is close to their maximum"
-            if n_done > 1
-            else "one request has no percentiles"
-        )
-        lines.append(f"{few}; simulate more requests")
-    return lines
 
 
 def main(args: list[str] | None = None) -> None:

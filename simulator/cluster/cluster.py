@@ -16,7 +16,8 @@ from catalogs.workloads.request_set import RequestSet
 from simulator.cache.lora_slots import check_adapters
 from simulator.cluster.clients import ClientTimeouts, ClosedLoopClients, Frontend, RetryTracker
 from simulator.cluster.compiled import Pool, kv_pools
-from simulator.cluster.kv_transfer import DisaggregationPolicy, InstantTransfer, KvTransfer, LinkTraffic, TransferLinks
+from simulator.cluster.disaggregation import DisaggregationPolicy
+from simulator.cluster.kv_transfer import InstantTransfer, KvTransfer, LinkTraffic, TransferLinks
 from simulator.cluster.open_loop import is_plain, serve_open_loop
 from simulator.cluster.provisioning import PendingReplicas, ReplicaSlots
 from simulator.cluster.routers.base import ReplicaView

@@ -26,7 +26,7 @@ from catalogs.units import GIGA
 from catalogs.workloads.workload import Workload
 from simulator.cache.offload import OffloadRules, OffloadTierPair, SwapRules
 from simulator.cache.retention import RetentionRules
-from simulator.cluster.kv_transfer import DisaggregationPolicy
+from simulator.cluster.disaggregation import DisaggregationPolicy
 from simulator.core.batch import BatchShape
 from simulator.core.step_timer import StepTimer
 from simulator.costs.compile import compile_step_cost

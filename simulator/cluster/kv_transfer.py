@@ -1,15 +1,13 @@
-"""Which prompts are handed from prefill to decode replicas, and the transfer of their KV blocks."""
+"""The transfer of KV blocks and embeddings between replicas, over links that transfers and steps share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from simpy import Event
 
-from catalogs.engines.profile import FirstToken
 from simulator.cluster.shared_links import StepLinkUse, StepsOnLinks, own_links
 from simulator.core.clock import ARRIVAL, Clock
 from simulator.engine.context import SharedLinks
@@ -21,31 +19,6 @@ Links = Callable[[Replica], tuple[Hashable, ...]]
 
 #: A prompt length at which every path that sends in pieces does so.
 MANY_TOKENS: Final = 1 << 40
-
-
-@dataclass(frozen=True, slots=True)
-class DisaggregationPolicy:
-    """The policy that decides which prompts prefill replicas compute, and which replica emits the first token.
-
-    By default every prompt is handed over, and its first token is shown as soon as it is computed.
-
-    Attributes:
-        first_token: Which replica's first token the client sees, and when (EngineProfile.first_token).
-        max_local_tokens: Prompts up to this length are computed by a decode replica itself (Dynamo's and
-            TensorRT-LLM's max_local_prefill_length, which counts only tokens that are not cached there; this limit
-            counts all tokens).
-        max_queue: Longer prompts also stay local while every prefill replica has at least this many waiting requests
-            (Dynamo's max_prefill_queue_size).
-    """
-
-    first_token: FirstToken = "prefill"
-    max_local_tokens: int = 0
-    max_queue: int | None = None
-
-    def stays(self, tokens: int, prefill: Sequence[Replica]) -> bool:
-        """Return whether a prompt of `tokens` tokens is computed by a decode replica itself."""
-        full = self.max_queue is not None and all(r.scheduler.n_waiting >= self.max_queue for r in prefill)
-        return full or tokens <= self.max_local_tokens
 
 
 class KvTransfer(NamedTuple):

@@ -1,10 +1,8 @@
-"""Parallel simulation of independent replicas, and the reuse of runs under other limits.
+"""Parallel simulation of independent replicas.
 
 A blind router (round robin, random, by session) uses no replica signals, so the replica of each request is known
 before the run. If the replicas also exist for the whole run and serve complete requests, each replica can be simulated
 separately. The results are identical, number for number, to those of one run of all replicas.
-
-A run can be reused for other limits if it reached neither its own limits nor the others.
 """
 
 from __future__ import annotations
@@ -19,14 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from catalogs.arrays import FloatArray, IntArray
-from catalogs.deployments.queueing import FCFS
 from catalogs.workloads.request_set import RequestSet
 from simulator.cluster.cluster import Cluster, RunOptions
 from simulator.cluster.compiled import Pool
 from simulator.cluster.run import INSTANTS, ReplicaRun, Run
 from simulator.core.outcomes import NOT_SENT, UNFINISHED
 from simulator.core.request import Request
-from simulator.core.step_log import COLUMNS, OWN
 
 #: The fields of a Run with one row per request that are the same in the run of one replica.
 _COLUMNS: Final = (*INSTANTS, "cached_tokens", "preemptions", "status")
@@ -189,35 +185,3 @@ def _assign(cluster: Cluster, order: IntArray) -> tuple[IntArray, IntArray]:
         else:
             assigned[index] = replica.index
     return assigned, refused
-
-
-#: Columns of prefill and decode tokens in the shares of a StepLog.
-OWN_TOKENS: Final = [COLUMNS.index(name) - OWN.start for name in ("prefill_tokens", "decodes")]
-
-
-def reusable_run(run: Run, pool: Pool) -> Run | None:
-    """Return the run of the same requests on the single replica of another pool, if it is certain without simulation.
-
-    It is certain if the rules and costs are the same and the limits differ only where neither run reaches them.
-    Otherwise the result is None.
-    """
-    if len(run.pools) != 1 or len(run.replicas) != 1 or pool.replicas != 1 or pool.timer is not run.pools[0].timer:
-        return None
-    record, rules, other = run.replicas[0], run.pools[0].rules, pool.rules
-    same = {name: getattr(rules, name) for name in ("max_num_seqs", "max_num_batched_tokens", "kv_blocks")}
-    if record.peak_use is None or replace(other, **same) != rules or other.queueing != FCFS or not run.completed.all():
-        return None
-    if run.requests.block_hashes is not None and rules.prefix_caching:
-        return None  # the number of blocks determines which prefixes remain cached
-    longest = int((run.requests.input_tokens + run.requests.output_tokens).max())
-    rank = other.of_rank() if other.in_lockstep else other
-    step_tokens = 0  # the maximum of one step
-    for log in record.logs:
-        most = float((log.prefill_tokens + log.decodes).max(initial=0.0))
-        if log.n_ranks:
-            most = log.n_ranks * float(log.shares[:, :, OWN_TOKENS].sum(axis=2).max(initial=0.0))
-        step_tokens = max(step_tokens, int(most))
-    if longest - 1 > rank.kv_blocks * rank.block_size or not record.peak_use.same_under(rules, other, step_tokens):
-        return None
-    held = round(record.kv_peak_fraction * max(1, rules.kv_blocks))
-    return replace(run, pools=(pool,), replicas=(replace(record, kv_peak_fraction=held / max(1, other.kv_blocks)),))

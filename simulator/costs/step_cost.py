@@ -152,6 +152,7 @@ class StepCost:
         slope = grow + above * skew_grow
         steps = ENDLESS if end == inf else ceil(end - mean)
         least, after = row[2], row[3]
+        # As `no_less` (simulator/core/step_timer.py), written out to save a call for every run of steps.
         if device >= least:
             if slope < 0.0:
                 steps = min(steps, int((device - least) / -slope) + 1)

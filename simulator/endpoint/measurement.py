@@ -26,8 +26,8 @@ INPUT_TOKENS: Final = (16, 64, 128, 256, 512)
 #: Output lengths of the same requests.
 OUTPUT_TOKENS: Final = (8, 32, 64)
 
-#: The least requests of a level, in multiples of its concurrency, so that most of them run with all others. A
-#: judgement.
+#: The least requests of a level, in multiples of its concurrency. A judgement: with three rounds, most requests run
+#: while all places are taken, and only those at the end do not.
 LEAST_ROUNDS: Final = 3
 
 #: So many failures without a success between them end the measurement of a level. A judgement: so many are no chance.

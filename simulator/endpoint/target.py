@@ -17,7 +17,8 @@ from catalogs.errors import InputError, nearest_name
 from catalogs.io.http import ReplyError, ServerUrl, get_json, plain_text
 from catalogs.io.pinned_connection import PinnedServer
 
-#: Connections that are timed for the round trip of the network; the fastest counts. A judgement.
+#: Connections that are timed for the round trip of the network; the fastest counts. A judgement: of five,
+#: one at least rarely waits for other traffic.
 _ROUND_TRIPS: Final = 5
 
 #: Longest name of a model in characters; a longer one is no name.
@@ -153,6 +154,11 @@ def _round_trip_s(server: PinnedServer, timeout_s: float) -> float:
     raise InputError(f"no server accepts connections at this address ({why})", server.url.base, hint=hint)
 
 
+def is_model_name(text: str) -> bool:
+    """Return whether a text that a server lists can be the name of a model."""
+    return 0 < len(text) <= _LONGEST_NAME and text.isprintable()
+
+
 def _served_names(url: ServerUrl, key: str | None, timeout_s: float) -> list[str] | None:
     """Return the names of the models of a server; None if it does not list them.
 
@@ -169,5 +175,5 @@ def _served_names(url: ServerUrl, key: str | None, timeout_s: float) -> list[str
         return None
     except (KeyError, TypeError):
         return None
-    usable = [name for name in names if 0 < len(name) <= _LONGEST_NAME and name.isprintable()]
+    usable = [name for name in names if is_model_name(name)]
     return usable or None

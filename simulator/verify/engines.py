@@ -22,13 +22,11 @@ from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.io.http import ServerUrl, get_json, plain_text
 from catalogs.io.input_files import is_file
+from simulator.endpoint.target import is_model_name
 from simulator.schedulers.llama_cpp import count_passes
 
 if TYPE_CHECKING:
     import pandas as pd
-
-#: Longest name of a model in characters; a longer one is no name.
-_LONGEST_NAME: Final = 256
 
 #: Longest version of an engine that is read, in characters.
 _LONGEST_VERSION: Final = 80
@@ -206,11 +204,7 @@ def _served_names(server: ServerUrl, key: str | None) -> list[str]:
         raise InputError(f"the endpoint does not list its models ({error.rule})", address) from None
     except (KeyError, TypeError):
         raise InputError("the endpoint does not list its models", address) from None
-    usable = [
-        name
-        for name in names
-        if isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME and name.isprintable() and name[0] != "-"
-    ]
+    usable = [name for name in names if isinstance(name, str) and is_model_name(name) and name[0] != "-"]
     if not usable:
         raise InputError("the endpoint does not serve any model", server.base)
     return usable

@@ -83,7 +83,7 @@ def arguments(path: Path) -> None:
     from catalogs.models.catalog import load_model
     from catalogs.ui.words import parse_duration
     from catalogs.workloads.workload import load_workload
-    from planner.problem.scenario import parse_settings, request_of_keys
+    from planner.problem.scenario import parse_plan_settings, request_of_keys
     from planner.problem.slo import parse_slos
 
     text = path.read_bytes().decode("utf-8", "surrogateescape").replace("\0", "")
@@ -95,7 +95,7 @@ def arguments(path: Path) -> None:
         lambda: load_model(line),
         lambda: parse_duration(line),
         lambda: load_workload(line),
-        lambda: request_of_keys(keys | parse_settings([line, *rest.splitlines()])),
+        lambda: request_of_keys(keys | parse_plan_settings([line, *rest.splitlines()])),
     ):
         with suppress(InputError):
             read()

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from calibration.accuracy.stated_error import StatedError
-from planner.evaluation.closed_forms.found_estimates import GuessedLimits
+from planner.evaluation.closed_forms.estimates import GuessedLimits
 from planner.evaluation.facts import CandidateFacts
 from planner.evaluation.observation import Load, Observation, RunDetail
 from planner.problem.candidate import Candidate

@@ -10,7 +10,7 @@ import numpy as np
 from calibration.accuracy.stated_error import StatedError
 from catalogs.deployments.layout import Layout
 from catalogs.hardware.catalog import parse_hardware
-from planner.evaluation.closed_forms.found_estimates import GuessedLimits
+from planner.evaluation.closed_forms.estimates import GuessedLimits
 from planner.evaluation.observation import Load, Observation
 from planner.problem.candidate import Candidate
 

@@ -33,7 +33,8 @@ POOL_MULTIPLE: Final = 2
 
 ALIGNED: Final = 64  # values between possible starts of inputs, so that inputs start at a cache line
 
-#: Share of the free memory that one shape may take. A judgement.
+#: Share of the free memory that one shape may take. A judgement: the workspaces of kernels and other programs need
+#: memory too.
 FREE_SHARE: Final = 0.5
 
 

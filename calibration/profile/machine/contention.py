@@ -9,7 +9,7 @@ import contextlib
 import os
 import resource
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -72,6 +72,16 @@ def busy_s(stat: Path) -> float:
     return 0.0
 
 
+def stat_fields(stat: Path) -> list[str]:
+    """Return the fields of /proc/PID/stat that follow the name of the program, which may contain spaces."""
+    return stat.read_text().rpartition(")")[2].split()
+
+
+def processor_s(fields: Sequence[str]) -> float:
+    """Return the seconds that a process has used processors, in user and in system mode, from its `stat_fields`."""
+    return (int(fields[11]) + int(fields[12])) * TICK_S
+
+
 def others_share(before: ContentionSample, after: ContentionSample, n_cpus: int) -> float:
     """Return the share (0 to 1) of the time of `n_cpus` processors that other processes used between two moments.
 
@@ -84,6 +94,5 @@ def others_share(before: ContentionSample, after: ContentionSample, n_cpus: int)
 
 def _cpu_s(pid: int) -> float:
     with contextlib.suppress(OSError, IndexError, ValueError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) * TICK_S
+        return processor_s(stat_fields(Path(f"/proc/{pid}/stat")))
     return 0.0

@@ -39,7 +39,7 @@ SMALL_MODELS: Final = ((256, 8192), (512, 8192), (768, 32000))
 #: Share of a device's memory that weights may fill. A judgement: the rest is for activations and the cache.
 FIT_SHARE: Final = 0.9
 
-#: Held-out shapes per shape to fit. A judgement.
+#: Held-out shapes per shape to fit. A judgement: enough to state an error, and most of the time goes to the fit.
 HELD_OUT_SHARE: Final = 0.2
 
 

@@ -6,6 +6,7 @@ import re
 from typing import Final, NamedTuple
 
 from catalogs.engines.files import list_engines, load_engine
+from catalogs.engines.versions import version_in_minors
 from catalogs.errors import InputError
 from catalogs.launch.reading.notes import Note
 from catalogs.models.catalog import load_model
@@ -109,13 +110,10 @@ def _checkpoint(name: str) -> tuple[str, str] | None:
     return found
 
 
-_VERSION: Final = re.compile(r"(\d+)\.(\d+)")
-
-#: Minor releases of an engine up to the next major one, so that distances of versions compare as numbers.
-_MINORS: Final = 1000
+_MINOR_RELEASE: Final = re.compile(r"\d+\.\d+")
 
 #: The first version of vLLM whose default is the V1 engine (release notes of 0.8.0).
-_V1_SINCE: Final = (0, 8)
+_V1_SINCE: Final = version_in_minors("0.8")
 
 
 def engine_of_version(family: str, version: str | None, source: str = "") -> tuple[str, tuple[Note, ...]]:
@@ -126,24 +124,18 @@ def engine_of_version(family: str, version: str | None, source: str = "") -> tup
         version: The version that ran, such as "0.11.2"; None if it is not known.
         source: What states the version, for the note.
     """
-    found = None if version is None else _VERSION.search(version)
-    if found is None:
+    wanted = None if version is None else _minor_release(version)
+    if wanted is None:
         newest = load_engine(family).version
         return family, (Note("assumed", "", f"{family} {newest}, since nothing names the version"),)
-    wanted = int(found[1]), int(found[2])
     if family == "vllm" and wanted < _V1_SINCE:
         return "vllm-v0", _other_version("vllm-v0", version, source)
-    numbers = {name: _numbers(load_engine(name).version) for name in _versions(family)}
-    known = {name: pair for name, pair in numbers.items() if pair is not None}
+    numbers = {name: _minor_release(load_engine(name).version) for name in _versions(family)}
+    known = {name: number for name, number in numbers.items() if number is not None}
     if not known or family == "llama.cpp":
         return family, ()
-    nearest = min(known, key=lambda name: (abs(_releases(known[name]) - _releases(wanted)), name))
+    nearest = min(known, key=lambda name: (abs(known[name] - wanted), name))
     return nearest, () if known[nearest] == wanted else _other_version(nearest, version, source)
-
-
-def _releases(version: tuple[int, int]) -> int:
-    """Return a version, (major, minor), in minor releases."""
-    return version[0] * _MINORS + version[1]
 
 
 def _other_version(name: str, version: str | None, source: str) -> tuple[Note, ...]:
@@ -156,6 +148,7 @@ def _versions(family: str) -> list[str]:
     return [name for name in list_engines(supported_only=True) if re.fullmatch(rf"{family}(-[\d.]+)?", name)]
 
 
-def _numbers(version: str) -> tuple[int, int] | None:
-    found = _VERSION.search(version)
-    return None if found is None else (int(found[1]), int(found[2]))
+def _minor_release(version: str) -> float | None:
+    """Return the number of the minor release that a text such as v0.11.2 names; None if it names none."""
+    found = _MINOR_RELEASE.search(version)
+    return None if found is None else version_in_minors(found[0])

@@ -30,7 +30,8 @@ _PROMETHEUS: Final = "http://prometheus-operated.monitoring.svc:9090"
 #: on the bill.
 _MOST: Final = 2
 
-#: Seconds of a lower load before a replica is stopped; a restart loads the weights again. A judgement.
+#: Seconds of a lower load before a replica is stopped. A judgement: a restart loads the weights again, which takes
+#: minutes for a large model.
 _COOL_DOWN_S: Final = 600
 
 STEP: Final = f"kubectl apply -f {FILE}   # optional: needs KEDA and the Prometheus operator"

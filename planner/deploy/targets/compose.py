@@ -15,8 +15,8 @@ from planner.deploy.files import DeploymentFiles, to_yaml
 from planner.deploy.local_servers import local_addresses, local_servers, router_package, router_words
 from planner.deploy.serving import HEALTH, PORT, Serving
 
-#: Port of the router in its container.
-_ROUTER_PORT: Final = 8080
+#: Port of nginx in its container or pod.
+ROUTER_PORT: Final = 8080
 
 _SECRET: Final = "/run/secrets/hf_token"
 
@@ -28,7 +28,7 @@ def write(*pools: Serving) -> DeploymentFiles:
 
 def _paired(pools: Sequence[Serving]) -> DeploymentFiles:
     """Return compose.yaml of prefill and decode servers, which use the network of the machine, and their router."""
-    s, found = pools[-1], local_servers(pools, _FIRST_PORT)
+    s, found = pools[-1], local_servers(pools, FIRST_PORT)
     services: dict[str, Any] = {}
     for server in found:
         made = _engine(server.serving, server.arguments, server.port, server.first)
@@ -54,8 +54,8 @@ _STEPS: Final = (
     "docker compose up --detach --wait --wait-timeout 3600",
 )
 
-#: Port of the first server of separate prefill and decode; the others have the next ones.
-_FIRST_PORT: Final = 8001
+#: Port of the first of several servers on one machine; the others have the next ones.
+FIRST_PORT: Final = 8001
 
 
 def _replicas(s: Serving) -> DeploymentFiles:
@@ -67,12 +67,12 @@ def _replicas(s: Serving) -> DeploymentFiles:
     else:
         services["router"] = {
             "image": ROUTER,
-            "ports": [f"8000:{_ROUTER_PORT}"],
+            "ports": [f"8000:{ROUTER_PORT}"],
             "configs": [{"source": "router", "target": "/etc/nginx/conf.d/default.conf"}],
             "depends_on": {name: {"condition": "service_healthy"} for name in names},
             "restart": "unless-stopped",
         }
-        config = nginx_config([f"{name}:{PORT}" for name in names], _ROUTER_PORT)
+        config = nginx_config([f"{name}:{PORT}" for name in names], ROUTER_PORT)
         whole["configs"] = {"router": {"content": config.replace("$", "$$")}}
     if s.family != "llama.cpp":
         whole |= _SHARED

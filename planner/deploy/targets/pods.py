@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from catalogs.launch.images import ROUTER
 from planner.deploy.serving import HEALTH, PORT, Serving
-from planner.deploy.targets.compose import nginx_config
+from planner.deploy.targets.compose import ROUTER_PORT, nginx_config
 
 TOKEN_SECRET: Final = "hf-token"
 
@@ -16,9 +16,6 @@ TOKEN_KEY: Final = "HF_TOKEN"
 
 #: Where the images of engines keep models from Hugging Face.
 _CACHE: Final = "/root/.cache/huggingface"
-
-#: Port of the router in its pod.
-ROUTER_PORT: Final = 8080
 
 #: Seconds after which a start is considered as failed; a start may include the download of the weights.
 _START_S: Final = 3600

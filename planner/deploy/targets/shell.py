@@ -21,10 +21,7 @@ from planner.deploy.local_servers import (
 )
 from planner.deploy.serving import HEALTH, Serving
 from planner.deploy.serving import PORT as ROUTER_PORT
-from planner.deploy.targets.compose import nginx_config
-
-#: Port of the first replica; the others have the next ones.
-_FIRST_PORT: Final = 8001
+from planner.deploy.targets.compose import FIRST_PORT, nginx_config
 
 #: The example proxy of vLLM's release.
 _PROXY_AT: Final = f"https://raw.githubusercontent.com/vllm-project/vllm/main/examples/disaggregated/disaggregated_encoder/{ENCODER_PROXY}"
@@ -38,7 +35,7 @@ def write(*pools: Serving) -> DeploymentFiles:
     disaggregated = any(pool.resolved.role == "prefill" for pool in pools)
     proxied = encodes and s.family == "vllm"
     alone = not disaggregated and not encodes and s.replicas == 1
-    found = local_servers(pools, ROUTER_PORT if alone else _FIRST_PORT)
+    found = local_servers(pools, ROUTER_PORT if alone else FIRST_PORT)
     serving = [server for server in found if not server.encodes]
     lines = [
         "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT",

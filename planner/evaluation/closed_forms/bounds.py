@@ -8,7 +8,7 @@ the small dips of measured cost tables.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +24,7 @@ from planner.problem.candidate import Candidate
 from planner.problem.metric_definition import LeastTimes
 from planner.problem.price_list import PriceList, rental_need
 from planner.problem.slo import Slo, statistic_s
+from planner.space.speculative import CycleS
 from simulator.cluster.compiled import SHORTEST_SEQUENCE_TOKENS
 from simulator.core.batch import BatchShape
 from simulator.memory.plan import MemoryPlan
@@ -53,8 +54,6 @@ REQUEST_LENGTH: Final = "max_model_len"
 
 #: Name of the constraint that no whole instances on sale hold a candidate within the budget.
 NOT_RENTED: Final = "price"
-
-CycleS = Callable[[BatchShape], float]  # seconds of one engine step
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from catalogs.deployments.layout import Layout
 from catalogs.deployments.parallelism import transfer_refusal
 from catalogs.deployments.resolve import CatalogLookup
 from catalogs.hardware.specs import Hardware
-from planner.evaluation.closed_forms.queueing import LIGHT, QueueingModel, Utilisation
+from planner.evaluation.closed_forms.queueing import LIGHT, SHARE_OF_EACH_REPLICA, QueueingModel, Utilisation
 from planner.problem.candidate import Candidate, Split
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.request import PlanRequest
@@ -32,10 +32,6 @@ RATIOS_ON_A_PART: Final = 2
 #: Highest utilisation of a prefill replica if an objective includes the first token. A judgement: prompts queue beyond
 #: it. By Kingman's formula the mean wait for random arrivals is four prompts at 0.8, and nine at 0.9.
 _BUSY: Final = 0.8
-
-#: Share of the requests that a single replica needs until it is steady which each of several replicas gets. A
-#: judgement: the statistics are of the requests of all replicas together, so each replica may have fewer.
-_OF_EACH: Final = 0.6
 
 #: Factor on the requests of a run for the rerun made while `Observation.undecided`. A judgement: a batch that still
 #: fills up in the first run has filled up in the first third of the rerun.
@@ -97,7 +93,7 @@ class DisaggregatedQueueing:
     def run_requests(self, requests_per_s: float, n_requests: int, share: int) -> tuple[int, int]:  # noqa: ARG002
         """Return enough requests for each replica of the larger pool, and three times as many; see QueueingModel."""
         replicas = max(self.prefill.replicas, self.decode.replicas) // share
-        first = max(n_requests, round(_OF_EACH * replicas * n_requests))
+        first = max(n_requests, round(SHARE_OF_EACH_REPLICA * replicas * n_requests))
         return first, _LONGER * first
 
     def whole_run_requests(self, requests_per_s: float, n_requests: int, n_alone: int) -> int:  # noqa: ARG002

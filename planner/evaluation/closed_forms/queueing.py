@@ -56,10 +56,10 @@ _IN_FLIGHT: Final = 8
 #: thousands of requests in flight.
 _MAX_LONGER: Final = 4
 
-#: Share of the requests that one replica needs until it is steady which each replica of a cluster gets. A judgement:
-#: the statistics are of all replicas together, and a run of one replica has already decided whether the system keeps
-#: up.
-_OF_A_CLUSTER: Final = 0.6
+#: Requests of each of several replicas, as a share of those that one replica alone needs until it is steady. A
+#: judgement: the statistics are of the requests of all replicas together. Where the replicas are alike, a run of one
+#: has already decided whether the system keeps up.
+SHARE_OF_EACH_REPLICA: Final = 0.6
 
 
 def queue_s(busy: float, service_s: float, variability: float) -> float:
@@ -354,4 +354,4 @@ class QueueingModel:
 
     def whole_run_requests(self, requests_per_s: float, n_requests: int, n_alone: int) -> int:  # noqa: ARG002
         """Return the requests of a run of all replicas: fewer for each than the `n_alone` that one replica needs."""
-        return round(_OF_A_CLUSTER * self.replicas * n_alone)
+        return round(SHARE_OF_EACH_REPLICA * self.replicas * n_alone)

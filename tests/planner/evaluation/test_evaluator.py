@@ -14,7 +14,7 @@ from catalogs.hardware import catalog as hardware_names
 from catalogs.hardware.catalog import parse_hardware, with_count
 from catalogs.workloads.workload import load_workload
 from planner.answer.replica_sizes import ReplicaChoice
-from planner.evaluation.closed_forms.estimates import StepTimes
+from planner.evaluation.closed_forms.candidate_forms import StepTimes
 from planner.evaluation.closed_forms.queueing import LIGHT
 from planner.evaluation.multi_hardware import NOTHING_MEASURED, HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.observation import Load

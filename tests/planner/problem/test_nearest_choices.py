@@ -8,7 +8,7 @@ import pytest
 
 from catalogs.errors import InputError
 from planner.problem.overrides import parse_keys
-from planner.problem.scenario import parse_settings, request_of_keys
+from planner.problem.scenario import parse_plan_settings, request_of_keys
 
 REQUEST: dict[str, Any] = {"model": "llama3.1-8b", "hardware": "h100x1", "slo": ["ttft.p99=2s"]}
 
@@ -65,7 +65,7 @@ def test_what_is_known_of_an_engine_is_said() -> None:
 )
 def test_a_setting_is_answered_with_a_key_that_is_near(key: str, nearest: str | None) -> None:
     with pytest.raises(InputError) as found:
-        parse_settings([f"{key}=1"])
+        parse_plan_settings([f"{key}=1"])
     assert found.value.nearest == nearest
     assert bool(found.value.hint) == (nearest is None)
 

@@ -26,7 +26,7 @@ from planner.problem.overrides import Overrides
 from planner.problem.reproduction import reproduce_block
 from planner.problem.request import DISAGGREGATED, EXTENSIONS, OBJECTIVES, PlanRequest, SearchOptions
 from planner.problem.request_keys import request_keys
-from planner.problem.scenario import command_of, keys_of, parse_settings, read_scenario, request_of_keys
+from planner.problem.scenario import command_of, keys_of, parse_plan_settings, read_scenario, request_of_keys
 from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
 from planner.sections.full_answer import request_block
@@ -259,7 +259,7 @@ def test_a_storage_is_a_study_now(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 
 def test_settings_reach_the_request_and_the_deployment() -> None:
-    found = parse_settings(
+    found = parse_plan_settings(
         ["accounting.spot_recovery=2m", "kv_dtype=fp8", "speculative=method=ngram,k=3,acceptance=0.6", "survive=node"]
     )
     assert found == {
@@ -268,7 +268,7 @@ def test_settings_reach_the_request_and_the_deployment() -> None:
         "speculative": "method=ngram,k=3,acceptance=0.6",
         "survive": "node",
     }
-    fixed = parse_settings(["speculative={method: ngram, num_speculative_tokens: 3, acceptance: 0.6}"])
+    fixed = parse_plan_settings(["speculative={method: ngram, num_speculative_tokens: 3, acceptance: 0.6}"])
     assert list(fixed) == ["fixed.speculative"]
     request = request_of_keys(keys_of(PLAIN) | {"accounting.spot_recovery": "2m"})
     assert request.accounting.spot_recovery_s == 120.0
@@ -289,7 +289,7 @@ def test_settings_reach_the_request_and_the_deployment() -> None:
 )
 def test_text_for_a_number_out_of_range_is_refused_with_its_whole_key(setting: str, says: str) -> None:
     with pytest.raises(InputError, match=re.escape(says)):
-        request_of_keys(keys_of(PLAIN) | parse_settings([setting]))
+        request_of_keys(keys_of(PLAIN) | parse_plan_settings([setting]))
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_text_for_a_number_out_of_range_is_refused_with_its_whole_key(setting: s
 )
 def test_a_bad_setting_names_the_nearest(settings_: list[str], says: str) -> None:
     with pytest.raises(InputError) as caught:
-        parse_settings(settings_)
+        parse_plan_settings(settings_)
     assert says in str(caught.value)
 
 

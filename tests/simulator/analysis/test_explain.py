@@ -25,7 +25,8 @@ from simulator.cache.offload import SwapRules
 from simulator.cli import main as cli
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import CompiledDeployment, Pool, compile_deployment
-from simulator.cluster.kv_transfer import DisaggregationPolicy, TransferLinks
+from simulator.cluster.disaggregation import DisaggregationPolicy
+from simulator.cluster.kv_transfer import TransferLinks
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run_pools, run_rules, simulate
 from simulator.engine.event_log import EventLog

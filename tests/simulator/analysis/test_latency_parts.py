@@ -16,7 +16,8 @@ from simulator.analysis.complexity import latency_parts, latency_records
 from simulator.analysis.request_phases import PHASES, phases
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import Pool
-from simulator.cluster.kv_transfer import DisaggregationPolicy, TransferLinks
+from simulator.cluster.disaggregation import DisaggregationPolicy
+from simulator.cluster.kv_transfer import TransferLinks
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run_pools, run_rules
 from simulator.engine.event_log import EventLog

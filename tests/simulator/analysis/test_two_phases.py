@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.analysis.metrics import itl_statistics, latency_metrics, prefill_waits
+from simulator.analysis.inter_token_latency import itl_statistics, prefill_waits
+from simulator.analysis.metrics import latency_metrics
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.simulate import run_rules
 from simulator.core.batch import BatchShape

@@ -16,7 +16,8 @@ from catalogs.workloads.request_set import RequestSet
 from simulator.analysis.metrics import latency_metrics
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import CompiledFleet, Pool, compile_deployment, compile_fleet
-from simulator.cluster.kv_transfer import DisaggregationPolicy, LinkLoad, TransferLinks, TransferPath
+from simulator.cluster.disaggregation import DisaggregationPolicy
+from simulator.cluster.kv_transfer import LinkLoad, TransferLinks, TransferPath
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import engine_rules, run_pools
 from simulator.cluster.simulate import simulate as run

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from catalogs.workloads.request_set import RequestSet
-from simulator.analysis.metrics import itl_statistics, latency_metrics, output_tokens, summarise
+from simulator.analysis.inter_token_latency import itl_statistics
+from simulator.analysis.metrics import latency_metrics, output_tokens, summarise
 from simulator.cluster.cluster import Cluster, RunOptions
 from simulator.cluster.compiled import CompiledFleet, Pool, compile_deployment
-from simulator.cluster.kv_transfer import DisaggregationPolicy, LinkLoad, TransferLinks
+from simulator.cluster.disaggregation import DisaggregationPolicy
+from simulator.cluster.kv_transfer import LinkLoad, TransferLinks
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run_pools, run_rules
 from simulator.cluster.simulate import simulate as run

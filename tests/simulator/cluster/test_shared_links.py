@@ -13,7 +13,8 @@ from catalogs.deployments.schema import Deployment
 from catalogs.workloads.request_set import RequestSet
 from simulator.cluster.cluster import Cluster, RunOptions
 from simulator.cluster.compiled import Pool, compile_deployment, compile_fleet
-from simulator.cluster.kv_transfer import DisaggregationPolicy, LinkLoad, TransferLinks
+from simulator.cluster.disaggregation import DisaggregationPolicy
+from simulator.cluster.kv_transfer import LinkLoad, TransferLinks
 from simulator.cluster.run import Run
 from simulator.cluster.shared_links import StepsOnLinks
 from simulator.cluster.simulate import run_pools

@@ -8,10 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from calibration.cli.options import JsonFile
 from catalogs.errors import InputError
 from catalogs.io.output_files import check_targets, write_json
-from catalogs.ui.shared_options import command_group
+from catalogs.ui.shared_options import JsonFile, command_group
 from catalogs.ui.words import parse_duration, percent
 
 app = command_group(

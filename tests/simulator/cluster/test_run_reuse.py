@@ -11,8 +11,8 @@ import pytest
 from catalogs.engines.files import load_engine
 from catalogs.workloads.request_set import RequestSet
 from simulator.cluster.compiled import Pool
-from simulator.cluster.parallel import reusable_run
 from simulator.cluster.run import Run
+from simulator.cluster.run_reuse import reusable_run
 from simulator.cluster.simulate import run_pools
 from simulator.schedulers.rules import EngineRules
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calibration.cli.options import JsonFile
 from catalogs.io.output_files import check_targets, write_json
-from catalogs.ui.shared_options import command_group
+from catalogs.ui.shared_options import JsonFile, command_group
 from catalogs.ui.words import counted, percent
 
 if TYPE_CHECKING:

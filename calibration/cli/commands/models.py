@@ -1,4 +1,4 @@
-"""`calibrate models` measures whole models on this machine; `calibrate predict` predicts others from such rows."""
+"""The command `calibrate models`: whole models measured on this machine, and the error on held-out rows."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calibration.cli.options import Budget, Device, JsonFile, Out, Seed, Threads
+from calibration.cli.options import Budget, Device, Out, Seed, Threads
 from catalogs.errors import InputError
 from catalogs.io.output_files import check_targets, write_atomically, write_json
+from catalogs.ui.shared_options import JsonFile
 
 if TYPE_CHECKING:
-    from calibration.whole_models.prediction import PredictionQuestion
-    from calibration.whole_models.predictor import Predictor
     from calibration.whole_models.study import WholeModelStudy
 
 
@@ -59,80 +58,6 @@ def models(
     done = collect_models(CollectOptions(chosen, seconds, sizes, max_input, out, device, threads, max_output, seed))
     typer.echo(f"{done.folder}: " + ", ".join(f"{n} {s}" for s, n in done.facts["counts"].items() if n), err=True)
     _report(done.folder, json_file, must=False)
-
-
-def predict(
-    model: Annotated[
-        str,
-        typer.Option(metavar="NAME|DIR", help="Catalog model or folder of a config.json, measured or not."),
-    ],
-    workload: Annotated[
-        str, typer.Option(metavar="NAME", help="summarisation, translation, question-answering or generation.")
-    ] = "generation",
-    batch: Annotated[int, typer.Option(metavar="N", help="Sequences that are generated together.")] = 1,
-    input_tokens: Annotated[
-        int | None, typer.Option(metavar="N", help="Tokens of each input; default: typical of the workload.")
-    ] = None,
-    output_tokens: Annotated[
-        int | None, typer.Option(metavar="N", help="Tokens to generate; default: typical of the workload.")
-    ] = None,
-    rows: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of calibrate models; default: the newest of yours.")
-    ] = None,
-    json_file: JsonFile = None,
-) -> None:
-    """Predict latency and peak memory of a model from rows of calibrate models, with the error on unseen models."""
-    check_targets(json_file)
-    from calibration.whole_models import prediction, screen
-
-    asked = prediction.question(model, workload, batch, input_tokens, output_tokens)
-    folder = _last_session() if rows is None else rows
-    machine = prediction.session_rates(folder)
-    found = prediction.predict(asked, _predictor(folder, asked), machine)
-    if json_file != "-":
-        screen.show_prediction(found, folder)
-    if json_file is not None:
-        write_json(prediction.document(found, folder), json_file)
-
-
-def _last_session() -> Path:
-    """Return the folder of the newest session of whole models.
-
-    Raises:
-        InputError: If there is none.
-    """
-    from calibration.profile.local_run import last_folder
-    from calibration.whole_models.collect import FOLDER_PREFIX
-
-    folder = last_folder(FOLDER_PREFIX)
-    if folder is None:
-        rule = "no whole models were measured on this machine"
-        raise InputError(rule, hint="run `calibrate models --budget 15m`, or give --rows DIR")
-    return folder
-
-
-def _predictor(folder: Path, asked: PredictionQuestion) -> Predictor:
-    """Return the predictor of a folder for a model; where there is none yet, the rows are studied and it is written.
-
-    Raises:
-        InputError: If the rows cannot be read, are too few, or are of one model only.
-    """
-    from calibration.whole_models import predictor, table
-    from calibration.whole_models.prediction import scheme
-    from calibration.whole_models.study import study
-
-    rows = table.read_rows(folder)
-    by = scheme(rows, asked)
-    try:
-        return predictor.load(folder, by)
-    except predictor.NoPredictorError:
-        typer.echo(f"{folder}: the estimators are compared once on held-out rows, for about a minute", err=True)
-    found = study(rows)
-    try:
-        predictor.save(found, folder)
-    except InputError as error:
-        typer.echo(f"the comparison is not kept: {error}", err=True)
-    return predictor.refitted(predictor.document(found), found.used, by)
 
 
 def _report(folder: Path, json_file: str | None, must: bool) -> None:

@@ -1,4 +1,4 @@
-"""`calibrate compare`: compare estimators on held-out rows."""
+"""The command `calibrate compare`: estimators compared on held-out rows."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calibration.cli.options import JsonFile, Tables
+from calibration.cli.options import Tables
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.output_files import check_targets, write_atomically, write_json
+from catalogs.ui.shared_options import JsonFile
 from catalogs.ui.words import percent
 
 if TYPE_CHECKING:

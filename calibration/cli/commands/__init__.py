@@ -1,0 +1,1 @@
+"""One module for each command of `calibrate`, and for each group of commands."""

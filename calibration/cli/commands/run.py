@@ -1,0 +1,82 @@
+"""The command `calibrate run`: profile this machine, fit the rows and install the calibration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from calibration.cli.commands.profile import profiled
+from calibration.cli.options import Budget, Device, DryRun, Hardware, Machine, Out, ProfileDtype, ProfileModels, Threads
+from calibration.cli.screen import show_errors
+from catalogs.errors import InputError
+from catalogs.io.output_files import check_targets, write_json
+from catalogs.ui.shared_options import JsonFile
+
+
+def run(
+    hw: Hardware = "local",
+    budget: Budget = "5m",
+    out: Out = None,
+    device: Device = None,
+    threads: Threads = None,
+    model: ProfileModels = None,
+    dtype: ProfileDtype = None,
+    dry_run: DryRun = False,
+    machine: Machine = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Profile this machine, fit, show the held-out errors, and install the calibration for plan and simulate."""
+    from calibration.profile.local_run import ProfileOptions, budget_s, fit_and_install
+
+    check_targets(json_file)
+    options = ProfileOptions(hw, budget_s(budget), out, device, threads, models=tuple(model or ()), dtype=dtype)
+    done = profiled(options, dry_run, machine)
+    from calibration.bundles.files import read_bundle
+    from calibration.profile.dry_run import machine_lines
+
+    bundle, installed, peaks = fit_and_install(done)
+    facts, unit = read_bundle(bundle)[0], done.accelerator
+    if json_file != "-":
+        rates = ", ".join(f"{d} {f / 1e12:.3g} TFLOP/s" for d, f in unit.peak_flops.items())
+        typer.echo(f"{unit.full_name}: {rates}, memory {unit.memory_bandwidth_bytes_per_s / 1e9:.3g} GB/s")
+        for text in machine_lines(done.session.rows):
+            typer.echo(text)
+        show_errors(facts.held_out)
+        for text in facts.notices:
+            typer.echo(f"  {text}")
+        kept = f"the calibration in use is unchanged; `calibrate import --bundle {bundle.parent}` installs it"
+        done_text = f"installed: {installed}" + (f", {peaks}" if peaks else "")
+        typer.echo(done_text if installed else f"not installed: {kept}")
+    page = _page(done.folder)
+    if json_file is not None:
+        document = {
+            "schema_version": 1,
+            "profile": str(done.folder),
+            "installed": str(installed) if installed else None,
+            "report": page,
+            "counts": done.counts,
+            "peak_flops": unit.peak_flops,
+            "memory_bandwidth_bytes_per_s": unit.memory_bandwidth_bytes_per_s,
+            "machine": machine_lines(done.session.rows),
+            "drift": done.facts.get("drift") or None,
+            "errors": facts.held_out,
+            "notices": facts.notices,
+        }
+        write_json(document, json_file)
+
+
+def _page(folder: Path) -> str | None:
+    """Write the profile's page into its folder and print its path on stderr.
+
+    Return None, with a line on how to install plotly, where plotly is missing.
+    """
+    from calibration.report.write import write_report
+
+    try:
+        page = str(write_report(str(folder), folder / "report.html"))
+    except InputError as error:
+        typer.echo(f"no report: {error}", err=True)
+        return None
+    typer.echo(f"report: {page}", err=True)
+    return page
