@@ -124,8 +124,8 @@ def test_the_search_for_the_least_energy_counts_accelerators_that_are_rented_and
 
 
 def test_an_alternative_that_ties_with_a_simpler_plan_says_so() -> None:
-    """One replica of each carries the rate, at the same price: larger batches and instances are less simple."""
-    keys = {"model": "resnet50", "hardware": "l4", "slo": "e2e.p90=100ms", "rate": 20, **SMALL}
+    """A batch never has more than one job at a light load: larger batches and instances are only less simple."""
+    keys = {"model": "resnet50", "hardware": "l4", "slo": "e2e.p90=100ms", "objective": "latency", **SMALL}
     answer = plan_network(network_request(keys | {"tariff.usd_per_hour": 1.0}))
     assert answer.best is not None
     planner = NetworkPlanner.of(answer.request)
