@@ -39,6 +39,15 @@ def plan_name(i: int) -> str:
     return f"Alternative {i}" if i else "Best"
 
 
+def with_sign(value: float, decimals: int = 0) -> str:
+    """Return a difference with its sign, "+12" or "−3.5"; one that rounds to zero has no sign.
+
+    Every difference of a screen or page has this form.
+    """
+    text = f"{value:+,.{decimals}f}"
+    return text.replace("-", "−") if any(digit in text for digit in "123456789") else text[1:]
+
+
 def dollars(value: float | None) -> str:
     """Return an amount of USD as text, with two digits where it is small ("$0.000053"); "unknown" for None."""
     if value is None:
@@ -47,6 +56,14 @@ def dollars(value: float | None) -> str:
         return f"${value:,.2f}"
     short = f"{value:.2g}"
     return f"${Decimal(short):f}" if abs(value) >= _LEAST_DOLLARS else f"${short}"
+
+
+def extra_dollars(value: float | None) -> str:
+    """Return a difference of costs in USD with its sign, "+$0.31" or "−$1.00"; "unknown" for None."""
+    if value is None:
+        return "unknown"
+    text = with_sign(value, 2)
+    return f"{text[0]}${text[1:]}" if text[0] in "+−" else f"${text}"
 
 
 def seconds(value: float | None) -> str:
@@ -62,12 +79,12 @@ def percent(share: float | None, decimals: int = 0, signed: bool = False) -> str
     Args:
         share: The fraction; None is "unknown".
         decimals: Digits after the decimal point.
-        signed: Whether it is a difference, such as "+12 %".
+        signed: Whether it is a difference, such as "+12 %" (see `with_sign`).
     """
     if share is None:
         return "unknown"
     if signed:
-        return f"{round(100 * share, decimals) + 0.0:+,.{decimals}f} %".replace("-", "−")
+        return f"{with_sign(100 * share, decimals)} %"
     if not decimals and 0.99 < share < 1:
         return "over 99 %"
     if not decimals and 0 < share < 0.01:

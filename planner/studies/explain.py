@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from catalogs.ui.terminal import ProgressCallback
-from catalogs.ui.words import counted, human_s, percent, rate, seconds
+from catalogs.ui.words import counted, dollars, human_s, percent, rate, seconds
 from planner.answer.answer_schema import Answer
 from planner.answer.plan_schema import Plan
 from planner.evaluation.evaluator import apply_bounds
@@ -172,16 +172,11 @@ def document(e: Explanation) -> dict[str, Any]:
 def cheapest_words(change: GrowthStep) -> str:
     """Return a change with its additional cost or saving, and its note."""
     extra = change.extra_usd_per_hour
-    more = f"for {extra_words(change)} more per hour"
-    if not extra:
-        more = "at an unknown price" if extra is None else "at the same cost"
+    more = f"for {dollars(extra)} more per hour"
+    if extra is None:
+        more = "at an unknown price"
+    elif not round(extra, 2):
+        more = "at the same cost"
     elif extra < 0:
-        more = f"saves ${-extra:,.2f} per hour"
+        more = f"saves {dollars(-extra)} per hour"
     return f"{change.words}, {more}" + (f" ({change.note})" if change.note else "")
-
-
-def extra_words(c: GrowthStep) -> str:
-    """Return the additional cost of a change, US dollars per hour."""
-    if c.extra_usd_per_hour is None:
-        return "unknown"
-    return f"${c.extra_usd_per_hour:,.2f}" if c.extra_usd_per_hour >= 0 else f"-${-c.extra_usd_per_hour:,.2f}"

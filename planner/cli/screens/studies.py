@@ -9,7 +9,7 @@ from typing import Final
 
 from catalogs.ui.charts import number_text
 from catalogs.ui.terminal import LABEL, Line, open_console, show_lines, text_table
-from catalogs.ui.words import dollars, duration_text, grams, joules, percent, rate, seconds, sure_percent
+from catalogs.ui.words import dollars, duration_text, grams, joules, percent, rate, seconds, sure_percent, with_sign
 from planner.deploy.package import Package
 from planner.report.evidence import growth_row
 from planner.search.pareto_search import ParetoAnswer, best_balance_words, footnotes, shown, shown_unit
@@ -71,7 +71,7 @@ def _cells(f: Figure, heads: tuple[str, str]) -> tuple[str, ...]:
 def change_text(f: Figure) -> str:
     """Return the change of a figure in per cent, or in points if it is a share; empty where it is not known."""
     unit = "points" if f.unit in ("share", "confidence") else "%"  # of shares, percentage points
-    return "" if f.change is None else f"{100 * f.change + 0.0:+.0f} {unit}".replace("-0 ", "+0 ")
+    return "" if f.change is None else f"{with_sign(100 * f.change)} {unit}"
 
 
 def _cut(text: str) -> str:
