@@ -66,7 +66,7 @@ def _feasible(answer: NetworkAnswer, best: NetworkPlan) -> Iterator[Line]:
     for words, row in zip(request.slo_words, best.slo, strict=True):
         yield "Objective", words
         interval = level_words(row.ci_level or 0.9, interval_words(row.ci_low_s, row.ci_high_s))
-        yield "", f"{row.name} = {seconds(row.value_s)} ({interval}): {verdict_words(row.met, row.probability_met)}"
+        yield "", f"{row.name} = {seconds(row.value_s)} ({interval}): {verdict_words(row)}"
     yield from _capacity(answer, best)
     yield from _money(best, unit)
     yield "Energy", _energy_line(best, unit)

@@ -104,11 +104,23 @@ class Section(Protocol[B]):
         return [paragraph(SIMULATED), table(("quantity", "result"), list(self.screen(block, plan)), words=2)]
 
 
-def verdict_words(met: bool, probability: float) -> str:
-    """Return the verdict on an objective, for example "met with 91 % confidence"."""
-    if met:
-        return f"met with {sure_percent(probability)} confidence"
-    return f"missed ({sure_percent(probability)} confidence that it is met)"
+def verdict_words(row: SloResult, at_confidence: str | None = None) -> str:
+    """Return the verdict on an objective, for example "met with 91 % confidence".
+
+    The interval of an objective that is met may end beyond its limit if a confidence below 90 % is required. Only then
+    does the verdict state the value at this confidence, which is the one that was compared with the limit.
+
+    Args:
+        row: The objective.
+        at_confidence: The value at the required confidence in words; None: "at most" this time.
+    """
+    sure = sure_percent(row.probability_met)
+    if not row.met:
+        return f"missed ({sure} confidence that it is met)"
+    value_s = row.value_at_confidence_s
+    if value_s is None or (row.ci_high_s is not None and row.ci_high_s <= row.limit_s):
+        return f"met with {sure} confidence"
+    return f"met with {sure} confidence, {at_confidence or f'at most {seconds(value_s)}'} at the required confidence"
 
 
 def result_words(row: SloResult, level: float) -> str:
@@ -119,7 +131,7 @@ def result_words(row: SloResult, level: float) -> str:
     if row.has_no_value:
         return f"{row.name}: no request has one: met"
     interval = level_words(row.ci_level or level, interval_words(row.ci_low_s, row.ci_high_s))
-    return f"{row.name} = {seconds(row.value_s)} ({interval}): {verdict_words(row.met, row.probability_met)}"
+    return f"{row.name} = {seconds(row.value_s)} ({interval}): {verdict_words(row)}"
 
 
 def level_words(level: float, span: str) -> str:
