@@ -19,6 +19,7 @@ from planner.networks.studies.analysis import JobQuery, analyze_job, job_documen
 from planner.networks.studies.comparison import compare_any, compare_network_answers
 from planner.networks.studies.inputs import find_network_binding
 from planner.networks.studies.whatif import NetworkChanges, parse_changes, what_if_network
+from planner.report.write import names_of_files
 from planner.studies.capacity_inputs import ARRIVALS
 from tests.planner.networks.known_jobs import one, world
 
@@ -142,7 +143,8 @@ def test_the_commands_take_the_answer_of_a_network(file: Path, tmp_path: Path) -
         )
         == 0
     )
-    assert {"plans.csv", "stages.csv", "curve.csv", "report.json"} <= {path.name for path in (tmp_path / "t").iterdir()}
+    written = {path.name for path in (tmp_path / "t").iterdir()}
+    assert {"plans.csv", "stages.csv", "curve.csv", "report.json"} <= written <= names_of_files(0)
     assert read_network_answer(file) is not None
     for wrong in (["--workload", "chat"], ["--set", "kv_dtype=fp8"], ["--alternative", "9", "--rate", "x2"], []):
         assert run_command("plan", app, ["whatif", str(file), *wrong]) == 2
