@@ -92,6 +92,16 @@ def percent(share: float | None, decimals: int = 0, signed: bool = False) -> str
     return f"{100 * share:,.{decimals}f} %"
 
 
+def were(n: int) -> str:
+    """Return a number of things with its verb: "1 was", "1,000 were"."""
+    return f"{n:,} {'was' if n == 1 else 'were'}"
+
+
+def of_them_not_used(n: int, total: int, name: str) -> str:
+    """Return that some of the accelerators of a piece of hardware are not used: "1 of the 4 ... is not used"."""
+    return f"{n} of the {total} accelerators of {name} {'is' if n == 1 else 'are'} not used"
+
+
 def whole_percents(parts: Sequence[float]) -> list[str]:
     """Return the shares of parts in their sum as percent, whose whole numbers add up to 100.
 
@@ -111,6 +121,16 @@ def whole_percents(parts: Sequence[float]) -> list[str]:
     return [
         percent(share / 100 if rounded else n / 100) for n, share, rounded in zip(whole, exact, is_rounded, strict=True)
     ]
+
+
+def evidence_percents(block: Mapping[str, float]) -> list[str]:
+    """Return the shares of a time that are measured, interpolated and from the roofline alone; they add up to 100 %.
+
+    `block` has the keys `measured_fraction`, `interpolated_fraction` and `roofline_fraction`; all are 0 if no time was
+    spent.
+    """
+    parts = [block[f"{name}_fraction"] for name in ("measured", "interpolated", "roofline")]
+    return whole_percents(parts) if sum(parts) > 0 else [percent(part) for part in parts]
 
 
 def shares_words(parts: Mapping[str, float], most: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
@@ -11,7 +11,7 @@ from calibration.accuracy.stated_error import StatedError
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.html_page import Markup, paragraph, table
 from catalogs.ui.terminal import Line
-from catalogs.ui.words import percent, seconds, sure_percent
+from catalogs.ui.words import human_s, percent, seconds, sure_percent
 from planner.answer.evaluated_plan import EvaluatedPlan
 from planner.answer.plan_schema import Plan, SloResult
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator
@@ -121,6 +121,17 @@ def verdict_words(row: SloResult, at_confidence: str | None = None) -> str:
     if value_s is None or (row.ci_high_s is not None and row.ci_high_s <= row.limit_s):
         return f"met with {sure} confidence"
     return f"met with {sure} confidence, {at_confidence or f'at most {seconds(value_s)}'} at the required confidence"
+
+
+def tightest_words(rows: Sequence[SloResult], confidence: float) -> str:
+    """Return a sentence on the objective whose value at the required confidence is nearest to its limit."""
+    near = max(rows, key=lambda row: (row.value_at_confidence_s or row.value_s or 0.0) / row.limit_s)
+    limit = f"of the limit {human_s(near.limit_s)}"
+    if near.value_at_confidence_s is None:  # an answer of an earlier version, or an overloaded plan
+        return f"Its tightest objective is {near.name}: {seconds(near.value_s)} is {percent(near.share)} {limit}."
+    share = percent(near.value_at_confidence_s / near.limit_s)
+    most = f"at most {seconds(near.value_at_confidence_s)} with {percent(confidence)} confidence"
+    return f"Its tightest objective is {near.name}: {most}, {share} {limit}."
 
 
 def result_words(row: SloResult, level: float) -> str:

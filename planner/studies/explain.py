@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from catalogs.ui.terminal import ProgressCallback
-from catalogs.ui.words import counted, dollars, human_s, percent, rate, seconds
-from planner.answer.answer_schema import Answer
+from catalogs.ui.words import counted, dollars, percent, rate, were
+from planner.answer.answer_schema import Answer, reason_sentence, refused_sentence
 from planner.answer.plan_schema import Plan
 from planner.evaluation.evaluator import apply_bounds
 from planner.problem.candidate import count_words, deployment_words
 from planner.search.candidate_tester import TIE, TIE_WORDS
+from planner.sections.section import tightest_words
 from planner.studies.binding import Binding, find_binding
 from planner.studies.bottleneck import ResourceUse, resource_uses, simulated_pool_uses
 from planner.studies.capacity_growth import Growth, GrowthStep, growth
@@ -71,9 +72,9 @@ def _explain_refusal(answer: Answer) -> Explanation:
     refusal, search = answer.infeasible, answer.search
     if refusal is None:
         return Explanation(["No deployment meets the request."], [], [], "unknown", None)
-    why = [f"No deployment of {counted(search.n_space, 'candidate')} meets the request."]
+    why = [refused_sentence(search.n_space)]
     reasons = refusal.reasons or {f"ruled out: {reason}": n for reason, n in search.main_reasons.items()}
-    why += [f"{n:,} of them {reason}." for reason, n in reasons.items()]
+    why += [reason_sentence(n, reason) for reason, n in reasons.items()]
     why += [f"It would be met by {s.change} (checked by {s.verified_by})." for s in refusal.what_would_meet_it]
     return Explanation(why, [], [], refusal.binding_constraint, None)
 
@@ -96,12 +97,10 @@ def _why(answer: Answer, best: Plan) -> Iterator[str]:
         load = rate(best.requests_per_s) if request.users is None else counted(request.users, "user")
         goal = f"is the cheapest that carries {load}"
     yield (
-        f"Of {s.n_space:,} deployments, {s.n_bounded_out:,} cannot meet the objectives (bounds) and "
-        f"{s.n_simulated:,} were simulated; this one {goal}."
+        f"Of {s.n_space:,} deployments, {s.n_bounded_out:,} cannot meet the objectives (bounds), "
+        f"{were(s.n_simulated)} simulated and {were(s.n_not_simulated)} not; this one {goal}."
     )
-    near = best.tightest
-    share = f"{percent(near.share)} of the limit {human_s(near.limit_s)}"
-    yield f"Its tightest objective is {near.name}: {seconds(near.value_s)} is {share}."
+    yield tightest_words(best.slo, request.confidence)
     if best.limit_words:
         yield f"Its capacity is {best.capacity_words}; {best.limit_words}."
 

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalogs.ui.words import extra_dollars, percent, shares_words, sure_percent, whole_percents, with_sign
+from catalogs.ui.words import (
+    evidence_percents,
+    extra_dollars,
+    percent,
+    shares_words,
+    sure_percent,
+    whole_percents,
+    with_sign,
+)
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("catalogs", "calibration", "simulator", "planner")
@@ -44,6 +52,13 @@ def test_decimals_and_differences() -> None:
     for near_zero in (-0.0004, 0.0, 0.004):
         assert percent(near_zero, signed=True) == "0 %"
     assert percent(-0.0004, 1, signed=True) == "0.0 %"
+
+
+def test_the_shares_of_evidence_add_up() -> None:
+    """Rounded one by one, 11.55, 77.91 and 10.54 % would be 12, 78 and 11: 101 %."""
+    shares = {"measured_fraction": 0.1155, "interpolated_fraction": 0.7791, "roofline_fraction": 0.1054}
+    assert evidence_percents(shares) == ["12 %", "78 %", "10 %"]
+    assert evidence_percents(dict.fromkeys(shares, 0.0)) == ["0 %", "0 %", "0 %"]
 
 
 def test_differences_have_a_sign_unless_they_round_to_zero() -> None:

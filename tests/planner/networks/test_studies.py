@@ -155,7 +155,9 @@ def test_a_refusal_is_explained_and_has_nothing_to_change(tmp_path: Path, capsys
     refused = plan_network(network_request(KEYS | {"slo": "e2e.p90=0.1ms"}))
     file.write_text(json.dumps(refused.document()))
     assert run_command("plan", app, ["explain", str(file)]) == 0
-    assert "No deployment of" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "The only candidate does not meet the request." in shown
+    assert "1 was ruled out: one job alone takes" in shown
     assert run_command("plan", app, ["whatif", str(file), "--rate", "x2"]) == 2
     assert "has no plan" in capsys.readouterr().err
 
