@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
+from calibration.bundles.bundle import calibration_source
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
@@ -36,7 +37,7 @@ from planner.networks.schema import (
 from planner.networks.search import KindSearch, Progress, SearchesProgress, search_jobs, study_name
 from planner.networks.service import JobService
 from planner.networks.space import make_space
-from planner.problem.hardware_choice import choose_hardware, is_any, is_one
+from planner.problem.hardware_choice import choose_hardware, is_any, is_one, uncalibrated_notice
 from planner.problem.reproduction import digest
 from planner.problem.tariff import least_or_given_price, require_price
 from planner.search.optuna_study import SearchSettings, need_storage
@@ -90,7 +91,7 @@ class NetworkPlanner:
         return CandidateCounts.of(self.kinds, self.assessor.evaluator.simulated)
 
     def hardware(self) -> list[Hardware]:
-        """Return the hardware to search, and note the rest.
+        """Return the hardware to search, and note the rest; `any` leaves out what was not measured.
 
         Raises:
             InputError: A name is unknown, or none of the hardware is left.
@@ -105,7 +106,11 @@ class NetworkPlanner:
         self.notices += found.notices
         if named is not None:
             require_price(named, tariff)
-        return list(found.hardware)
+        bare = [each for each in found.hardware if calibration_source(each.accelerator) is None]
+        if not is_any(request.hardware) or not bare or len(bare) == len(found.hardware):
+            return list(found.hardware)
+        self.notices.append(uncalibrated_notice(bare))
+        return [each for each in found.hardware if each not in bare]
 
     def search(self, hardware: Hardware, progress: Progress | None = None) -> KindSearch:
         """Search one piece of hardware.

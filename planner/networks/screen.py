@@ -204,8 +204,8 @@ def _search(answer: NetworkAnswer) -> Line:
         more = f"{searches} for what would meet it, with {counted(refusal.n_jobs, 'job')}; "
     left = not_simulated(search)
     return "Search", (
-        f"{counted(search.n_space, 'candidate')}: {search.n_bounded_out} ruled out by bounds, "
-        f"{'' if left is None else f'{left} not simulated, '}{search.n_simulated} simulated "
+        f"{counted(search.n_space, 'candidate')}: {search.n_bounded_out:,} ruled out by bounds, "
+        f"{'' if left is None else f'{left:,} not simulated, '}{search.n_simulated:,} simulated "
         f"with {counted(search.n_requests, 'job')}; {search.method}; {more}{search.seconds:.1f} s"
     )
 
