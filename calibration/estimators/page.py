@@ -11,7 +11,7 @@ import numpy as np
 
 from calibration.estimators.estimator import ESTIMATORS, SHIPPED
 from calibration.estimators.score import HeldOutScore
-from catalogs.ui.words import percent
+from catalogs.ui.words import percent, with_sign
 
 Cells = Mapping[tuple[str, str, str], float]  # median error by (family, estimator, region)
 
@@ -85,7 +85,7 @@ def verdict(family: str, cells: Cells) -> str:
             winners[region] = text + (f" (physics {_percent(ours)})" if best != SHIPPED else "")
     gain = cells[family, SHIPPED, "inside"] - cells[family, "physics + residual", "inside"]
     worth = "over" if gain > WORTH else "under"
-    ends = f"the correction gains {100 * gain:+.1f} points inside, {worth} the 1 point that would justify it"
+    ends = f"the correction gains {with_sign(100 * gain, 1)} points inside, {worth} the 1 point that would justify it"
     return "; ".join([*(f"{region}: {text}" for region, text in winners.items()), ends]) + "."
 
 

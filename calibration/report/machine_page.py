@@ -18,7 +18,7 @@ from catalogs.errors import InputError
 from catalogs.io.output_files import write_atomically
 from catalogs.ui import html_page
 from catalogs.ui.html_page import Markup, Page, PageSection
-from catalogs.ui.words import percent
+from catalogs.ui.words import percent, with_sign
 
 #: Name of the page in the folder of a trace.
 PAGE: Final = "machine.html"
@@ -110,7 +110,7 @@ def _compared(signals: list[dict[str, Any]]) -> Markup:
             quantity(each["signal"]).words,
             value_text(each["slow"], each["unit"]),
             value_text(each["rest"], each["unit"]),
-            f"{each['effect']:+.1f}",
+            with_sign(each["effect"], 1),
         ]
         for each in signals[:_DRAWN]
     ]

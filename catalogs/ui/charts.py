@@ -135,7 +135,7 @@ def ratio_axis(title: str, largest: float) -> dict[str, Any]:
     """Return a logarithmic axis of predicted over measured, in signed per cent, for ratios up to `largest` (> 1)."""
     steps = [r for r in (1.05, 1.1, 1.25, 1.5, 2.0, 4.0, 8.0) if r <= largest * 1.001][-3:]
     values = [1 / r for r in reversed(steps)] + [1.0] + steps
-    text = ["0 %" if v == 1.0 else percent(v - 1, signed=True) for v in values]
+    text = [percent(v - 1, signed=True) for v in values]
     edges = [-math.log10(largest) * 1.08, math.log10(largest) * 1.08]
     return _log_axis(title, edges, values, text)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +35,9 @@ _DOCUMENTS: Final = (".yaml", ".yml", ".json")
 
 #: Largest document that is searched for the names of further files, in bytes.
 _MOST_BYTES: Final = 8 * 2**20
+
+
+_REPLACED: Final = "{} would replace a file that this command reads"
 
 
 class KeepsInputs:
@@ -73,9 +76,27 @@ def refuse_inputs(context: Any) -> None:
     read = list(_files(named))
     for name, target in replaced.items():
         if any(os.path.samefile(target, path) for file in read for path in (Path(file), *Path(file).resolve().parents)):
-            rule = f"{name} would replace a file that this command reads"
             path = Path(target) if Path(target).name else Path(target).absolute()
-            raise InputError(rule, target, str(path.with_name(f"{path.stem}-new{_ENDINGS.get(name, path.suffix)}")))
+            nearest = path.with_name(f"{path.stem}-new{_ENDINGS.get(name, path.suffix)}")
+            raise InputError(_REPLACED.format(name), target, str(nearest))
+
+
+def refuse_inputs_in_folder(option: str, folder: Path, written: Collection[str], named: Iterable[Path]) -> None:
+    """Refuse a folder in which a command would write a file over one that it reads.
+
+    Args:
+        option: The option of the folder.
+        folder: The folder, which may not exist yet.
+        written: The names of the files that the command writes into the folder.
+        named: The files that the command line names to be read; those that their documents name are read as well.
+
+    Raises:
+        InputError: It would; the nearest choice is a folder inside.
+    """
+    for file in _files([str(path) for path in named]):
+        real = Path(file).resolve()
+        if any(path.parent == folder.resolve() and path.name in written for path in (real, Path(file).absolute())):
+            raise InputError(_REPLACED.format(option), file, f"{option} {folder / 'tables'}")
 
 
 def _is_replaced(target: str, given: dict[str, Any]) -> bool:

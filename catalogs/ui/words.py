@@ -39,6 +39,15 @@ def plan_name(i: int) -> str:
     return f"Alternative {i}" if i else "Best"
 
 
+def with_sign(value: float, decimals: int = 0) -> str:
+    """Return a difference with its sign, "+12" or "−3.5"; one that rounds to zero has no sign.
+
+    Every difference of a screen or page has this form.
+    """
+    text = f"{value:+,.{decimals}f}"
+    return text.replace("-", "−") if any(digit in text for digit in "123456789") else text[1:]
+
+
 def dollars(value: float | None) -> str:
     """Return an amount of USD as text, with two digits where it is small ("$0.000053"); "unknown" for None."""
     if value is None:
@@ -47,6 +56,14 @@ def dollars(value: float | None) -> str:
         return f"${value:,.2f}"
     short = f"{value:.2g}"
     return f"${Decimal(short):f}" if abs(value) >= _LEAST_DOLLARS else f"${short}"
+
+
+def extra_dollars(value: float | None) -> str:
+    """Return a difference of costs in USD with its sign, "+$0.31" or "−$1.00"; "unknown" for None."""
+    if value is None:
+        return "unknown"
+    text = with_sign(value, 2)
+    return f"{text[0]}${text[1:]}" if text[0] in "+−" else f"${text}"
 
 
 def seconds(value: float | None) -> str:
@@ -62,17 +79,27 @@ def percent(share: float | None, decimals: int = 0, signed: bool = False) -> str
     Args:
         share: The fraction; None is "unknown".
         decimals: Digits after the decimal point.
-        signed: Whether it is a difference, such as "+12 %".
+        signed: Whether it is a difference, such as "+12 %" (see `with_sign`).
     """
     if share is None:
         return "unknown"
     if signed:
-        return f"{round(100 * share, decimals) + 0.0:+,.{decimals}f} %".replace("-", "−")
+        return f"{with_sign(100 * share, decimals)} %"
     if not decimals and 0.99 < share < 1:
         return "over 99 %"
     if not decimals and 0 < share < 0.01:
         return "under 1 %"
     return f"{100 * share:,.{decimals}f} %"
+
+
+def were(n: int) -> str:
+    """Return a number of things with its verb: "1 was", "1,000 were"."""
+    return f"{n:,} {'was' if n == 1 else 'were'}"
+
+
+def of_them_not_used(n: int, total: int, name: str) -> str:
+    """Return that some of the accelerators of a piece of hardware are not used: "1 of the 4 ... is not used"."""
+    return f"{n} of the {total} accelerators of {name} {'is' if n == 1 else 'are'} not used"
 
 
 def whole_percents(parts: Sequence[float]) -> list[str]:
@@ -94,6 +121,16 @@ def whole_percents(parts: Sequence[float]) -> list[str]:
     return [
         percent(share / 100 if rounded else n / 100) for n, share, rounded in zip(whole, exact, is_rounded, strict=True)
     ]
+
+
+def evidence_percents(block: Mapping[str, float]) -> list[str]:
+    """Return the shares of a time that are measured, interpolated and from the roofline alone; they add up to 100 %.
+
+    `block` has the keys `measured_fraction`, `interpolated_fraction` and `roofline_fraction`; all are 0 if no time was
+    spent.
+    """
+    parts = [block[f"{name}_fraction"] for name in ("measured", "interpolated", "roofline")]
+    return whole_percents(parts) if sum(parts) > 0 else [percent(part) for part in parts]
 
 
 def shares_words(parts: Mapping[str, float], most: int) -> str:

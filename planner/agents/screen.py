@@ -115,7 +115,8 @@ def _objective_words(row: SloResult, as_rate: bool, rejected_share: float) -> st
         low = "0" if row.ci_high_s is None else digits(1 / row.ci_high_s)
         span = f"{low} to {objective_text(row.ci_low_s, as_rate)}"
     interval = level_words(row.ci_level or LEVEL, span)
-    verdict = verdict_words(row.met, row.probability_met)
+    bound = "at least" if as_rate else "at most"
+    verdict = verdict_words(row, f"{bound} {objective_text(row.value_at_confidence_s, as_rate)}")
     return f"{name} = {objective_text(row.value_s, as_rate)} ({interval}), limit {limit}: {verdict}"
 
 

@@ -57,7 +57,7 @@ class StepShares:
         parts = []
         if self.mixed_s:
             words = f"{percent(self.mixed_share)} of the output tokens come from steps that also compute prompts"
-            parts.append(f"{words}, of {seconds(self.mixed_s)} ({_per_s(self.mixed_s)})")
+            parts.append(f"{words}, and such a step takes {seconds(self.mixed_s)} ({_per_s(self.mixed_s)})")
         if self.decode_s:
             parts.append(f"steps without prompts take {seconds(self.decode_s)} ({_per_s(self.decode_s)})")
         return "; ".join(parts)

@@ -10,6 +10,7 @@ from pydantic import Field, field_serializer
 
 from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock
+from catalogs.ui.words import were
 from planner.answer.hardware_ranking import HardwareRow
 from planner.answer.plan_schema import Plan
 from planner.economics.money import PriceLine
@@ -106,6 +107,17 @@ def main_reasons(reasons: Mapping[str, int], key: str, most: int = MAIN_REASONS)
     rest = found[most - 1 :]
     others = f"one of {len(rest)} other reasons applies ({key} in JSON has all)"
     return {**dict(found[: most - 1]), others: sum(n for _, n in rest)}
+
+
+def refused_sentence(n: int) -> str:
+    """Return a sentence on the candidates of a request that none of them meets."""
+    return "The only candidate does not meet the request." if n == 1 else f"None of {n:,} candidates meets the request."
+
+
+def reason_sentence(n: int, reason: str) -> str:
+    """Return a sentence on the candidates that share a reason: "3 were ruled out: ...", or "3 more: ..."."""
+    known = reason.startswith(("simulated", "not simulated", "ruled out"))
+    return f"{were(n)} {reason}." if known else f"{n:,} more: {reason}."
 
 
 class SearchSummary(JsonBlock):

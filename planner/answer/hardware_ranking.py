@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from catalogs.hardware.specs import Hardware
 from catalogs.io.json_block import JsonBlock
+from catalogs.ui.words import counted
 from planner.answer.confirmed_rates import OTHER
 from planner.answer.evaluated_plan import EvaluatedPlan, objective_value
 from planner.answer.plan_evaluator import PlanEvaluator
@@ -274,15 +275,30 @@ class HardwareRanking:
                 at_most_requests_per_s=OVERLOAD * evaluator.fluid_requests_per_s(best),
             )
         able = [c for c in own if not self._is_overloaded(c)]
-        nearest, (ratio, binding) = min(found.missed.items(), key=lambda item: item[1][0])
-        growing = math.isinf(ratio)
-        if len(found.missed) < len(able):
-            why = f"{len(found.missed)} of {len(able)} candidates tried: " + (
-                "the queue grows without limit" if growing else f"all miss {binding}"
-            )
-            return HardwareRow(hardware=nearest.hardware.text, state="undecided", why=why)
-        why = "the queue grows without limit" if growing else f"every candidate misses {binding}"
-        return HardwareRow(hardware=nearest.hardware.text, state="fails", why=why)
+        nearest = min(found.missed, key=lambda c: found.missed[c][0])
+        n_left = len(able) - len(found.missed)
+        if not n_left:
+            why = _missed_words(found.missed.values(), "every candidate misses", "no candidate meets the objectives")
+            return HardwareRow(hardware=nearest.hardware.text, state="fails", why=why)
+        simulated = counted(len(found.missed), "simulated candidate")
+        all_miss = f"all {simulated} miss" if len(found.missed) > 1 else "the only simulated candidate misses"
+        why = _missed_words(found.missed.values(), all_miss, f"none of the {simulated} meets the objectives")
+        others = f"{counted(n_left, 'other')} that may carry the load {'was' if n_left == 1 else 'were'} not simulated"
+        return HardwareRow(hardware=nearest.hardware.text, state="undecided", why=f"{why}; {others} (search.trials)")
+
+
+def _missed_words(missed: Collection[tuple[float, str]], all_miss: str, none_meets: str) -> str:
+    """Return why no candidate of a kind meets the request.
+
+    Args:
+        missed: For each candidate the value / limit and the name of the objective that it misses by most.
+        all_miss: The words before the name of an objective that all of them miss.
+        none_meets: The words where they miss different objectives.
+    """
+    names = {"" if math.isinf(ratio) else name for ratio, name in missed}
+    if names == {""}:
+        return "the queue grows without limit"
+    return f"{all_miss} {names.pop()}" if len(names) == 1 else none_meets
 
 
 def _replica(candidate: Candidate) -> tuple[object, ...]:

@@ -214,6 +214,12 @@ class CalibrationBlock(JsonBlock):
         return value
 
     @property
+    def fractions(self) -> dict[str, float]:
+        """Return the sources of the step time by share, under the keys of the block."""
+        names = ("measured_fraction", "interpolated_fraction", "roofline_fraction")
+        return {name: getattr(self, name) for name in names}
+
+    @property
     def of_operators(self) -> float:
         """Return the median relative error of a step's time, as the operators' own rows show it."""
         return self.expected_error if self.operator_error is None else self.operator_error

@@ -234,7 +234,10 @@ def interval_level(confidence: float) -> float:
     """Return the level of the interval around a value whose upper end is the value at the answer's confidence.
 
     The interval of an objective that is met therefore ends below its limit. The level is at least LEAST_LEVEL: the
-    default confidence of 90 % gives an interval from the 10 % to the 90 % level.
+    default confidence of 90 % gives an interval from the 10 % to the 90 % level. A confidence of 70 % would give an
+    interval of level 40 %, which contains fewer than half of all true values, and one of 50 % none at all. So for
+    confidences below 90 % the interval may end beyond a limit that is met, and the verdict then states the value at the
+    confidence (`planner.sections.section.verdict_words`).
     """
     return max(LEAST_LEVEL, 2 * confidence - 1)
 

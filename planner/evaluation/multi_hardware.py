@@ -23,7 +23,7 @@ from planner.evaluation.observation import Load, Observation, RunDetail
 from planner.evaluation.run_sizes import condition_shares
 from planner.evaluation.simulated_evaluator import SimulatedEvaluator
 from planner.problem.candidate import Candidate
-from planner.problem.hardware_choice import choose_hardware, is_any, is_one
+from planner.problem.hardware_choice import choose_hardware, is_any, is_one, uncalibrated_notice
 from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest
 from planner.problem.tariff import least_or_given_price, require_price
@@ -225,10 +225,10 @@ def _open_choice(request: PlanRequest, named: Hardware | None, ahead: EstimatesA
     if refusal is not None and not evaluators:
         raise refusal
     if bare and len(bare) < len(found.hardware):  # roofline estimates alone are too optimistic
-        texts = ", ".join(hardware.text for hardware in bare)
         if anything:
-            notices.append(f"not compared, no calibration (name them with --hw for a roofline estimate): {texts}")
+            notices.append(uncalibrated_notice(bare))
         else:
+            texts = ", ".join(hardware.text for hardware in bare)
             notices.append(f"no calibration: roofline estimates that are too optimistic by an unknown amount: {texts}")
     partly: dict[str, list[str]] = {}
     for hardware, evaluator in evaluators.items():

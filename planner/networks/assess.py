@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Self
 
 from catalogs.economics.prices import Price
 from planner.economics.rack_power import unused_w
 from planner.evaluation.capacity import TOLERANCE, find_capacity
 from planner.networks.candidate import JobCandidate, Setup, price_of
-from planner.networks.evaluation import JobEvaluator, JobVerdict
+from planner.networks.evaluation import ROUNDS, JobEvaluator, JobVerdict
+from planner.networks.merit import Merit
 from planner.networks.request import NetworkRequest
-from planner.search.candidate_tester import UNSTABLE
+from planner.search.candidate_tester import HALF_TIE, UNSTABLE
+
+#: Distance of the two numbers of users between which the capacity lies, relative to the lower one. A judgement: the
+#: `TOLERANCE` of a rate.
+USERS_TOLERANCE: Final = 0.02
 
 #: Share of its time in which a replica is busy at a light load: a job waits for another once in 200 times.
 LIGHT: Final = 0.005
@@ -31,6 +36,8 @@ class NetworkOutcome:
         score: The score by the objective of the request, lower is better; None where the request is not met.
         n_jobs: Jobs simulated for it.
         confirmed: Whether it holds with several seeds.
+        load: The most jobs per second, or users, that are known to hold, where this decides between plans of equal
+            cost (`JobAssessor.compares_loads`); otherwise 0.
     """
 
     candidate: JobCandidate
@@ -40,6 +47,18 @@ class NetworkOutcome:
     score: float | None
     n_jobs: int = 0
     confirmed: bool = False
+    load: float = 0.0
+
+    @property
+    def merit(self) -> Merit:
+        """Return what decides between this outcome and another.
+
+        Raises:
+            ValueError: The outcome does not meet the request.
+        """
+        if self.score is None:
+            raise ValueError(f"{self.candidate.words} does not meet the request")
+        return Merit(self.score, self.load, self.candidate.distance)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the outcome as JSON types, without the candidate except for its replicas."""
@@ -89,12 +108,60 @@ class JobAssessor:
     def most_replicas(self, candidate: JobCandidate) -> int:
         """Return the replicas that the hardware and the budget allow."""
         budget, most = self.request.max_usd_per_hour, candidate.setup.most_replicas
-        while budget is not None and most > 0:
-            usd = self.usd_per_hour(candidate.with_replicas(most))
-            if usd is not None and usd <= budget:
-                break
-            most -= 1
-        return most
+        return most if budget is None else self._most_within(candidate, budget, most)
+
+    def _most_within(self, candidate: JobCandidate, usd_per_hour: float, most: int) -> int:
+        """Return the most replicas, up to a number, whose price is known and not above another; 0 if there are none."""
+        prices = ((n, self.usd_per_hour(candidate.with_replicas(n))) for n in range(most, 0, -1))
+        return next((n for n, usd in prices if usd is not None and usd <= usd_per_hour), 0)
+
+    @property
+    def compares_loads(self) -> bool:
+        """Return whether the highest load decides between plans of equal cost: where a load is required at least cost.
+
+        Every other score already compares loads, latencies or energies.
+        """
+        return self.request.objective == "cost" and self.request.is_required
+
+    def fill(self, candidate: JobCandidate) -> JobCandidate:
+        """Return a candidate with the replicas that its price pays for, where loads decide between equal costs."""
+        usd = self.usd_per_hour(candidate) if self.compares_loads else None
+        if usd is None:
+            return candidate
+        return candidate.with_replicas(self._most_within(candidate, usd, self.most_replicas(candidate)))
+
+    def load_bound(self, candidate: JobCandidate, score: float) -> float:
+        """Return the most load that a candidate may hold at a cost, without simulation; 0 where loads do not decide.
+
+        Users who think Z seconds and wait R seconds send N / (Z + R) jobs per second, of which full batches serve no
+        more than the jobs per second of the bound. Of a candidate that meets its limits, R is taken to be below the
+        largest of them: the mean lies below a high percentile.
+        """
+        if not self.compares_loads:
+            return 0.0
+        most = self.most_replicas(candidate)
+        if self.usd_per_hour(candidate.with_replicas(1)) is None:
+            replicas = min(most, math.floor(score / candidate.setup.ranks))
+        else:
+            replicas = self._most_within(candidate, score, most)
+        per_s = replicas * self.evaluator.fluid_per_s(candidate.with_replicas(1)) / self.evaluator.slowdown(candidate)
+        if self.request.users is None:
+            return per_s
+        return per_s * (self.request.think_s + max(slo.limit_s for slo in self.request.objectives))
+
+    def _holds(self, candidate: JobCandidate, load: float) -> bool:
+        """Return whether a candidate meets the objectives at a rate, or under so many users."""
+        if self.request.users is None:
+            return self.evaluator.verdict(candidate, load).met
+        return self.evaluator.of_users(math.ceil(load)).verdict(candidate, 0.0).met
+
+    def _known_load(self, found: NetworkOutcome, best: NetworkOutcome | None) -> float:
+        """Return a load that an outcome holds: one that may beat the best of equal cost, or that of the request."""
+        required = float(self.request.users or self.request.requests_per_s or 0.0)
+        if best is None or not found.merit.ties_in_score(best.merit):
+            return required
+        goal = replace(found, load=best.load).merit.goal_against(best.merit)
+        return goal if goal > required and self._holds(found.candidate, goal) else required
 
     def least_replicas(self, candidate: JobCandidate) -> int:
         """Return the replicas whose full batches serve the required rate at the confidence; fewer cannot hold it."""
@@ -190,7 +257,10 @@ class JobAssessor:
             found = self._fewest(candidate, rate, most)
         else:
             found = self._all(candidate.with_replicas(most), rate)
-        return NetworkOutcome(*found, n_jobs=self.evaluator.n_simulated - before)
+        outcome = NetworkOutcome(*found)
+        if self.compares_loads and outcome.score is not None:
+            outcome = replace(outcome, load=self._known_load(outcome, best))
+        return replace(outcome, n_jobs=self.evaluator.n_simulated - before)
 
     def _outcome(
         self, candidate: JobCandidate, rate: float, verdict: JobVerdict
@@ -206,7 +276,7 @@ class JobAssessor:
         low, step = min(self.least_replicas(candidate), most), 1
         verdict = self.evaluator.verdict(candidate.with_replicas(low), rate)
         if verdict.met or low == most:
-            return self._outcome(candidate.with_replicas(low), rate, verdict)
+            return self._outcome(self.fill(candidate.with_replicas(low)), rate, verdict)
         high = low
         while not verdict.met and high < most:
             low, high = high, min(high + step, most)
@@ -215,7 +285,7 @@ class JobAssessor:
             middle = (low + high) // 2
             tried = self.evaluator.verdict(candidate.with_replicas(middle), rate)
             low, high, verdict = (low, middle, tried) if tried.met else (middle, high, verdict)
-        return self._outcome(candidate.with_replicas(high), rate, verdict)
+        return self._outcome(self.fill(candidate.with_replicas(high)), rate, verdict)
 
     def _of_users(self, candidate: JobCandidate, most: int) -> tuple[JobCandidate, float, float, str, float | None]:
         """Return the outcome under the users, with the fewest replicas that hold where they are wanted."""
@@ -228,7 +298,7 @@ class JobAssessor:
             middle = (low + high) // 2
             tried = self.evaluator.verdict(candidate.with_replicas(middle), 0.0)
             low, high, verdict = (low, middle, tried) if tried.met else (middle, high, verdict)
-        return self._outcome(candidate.with_replicas(high), verdict.requests_per_s, verdict)
+        return self._outcome(self.fill(candidate.with_replicas(high)), verdict.requests_per_s, verdict)
 
     def _all(self, candidate: JobCandidate, rate: float) -> tuple[JobCandidate, float, float, str, float | None]:
         """Return the outcome with all replicas at a required rate."""
@@ -259,8 +329,35 @@ class JobAssessor:
         alone_s = self.evaluator.service.seconds(candidate.setup) * self.evaluator.slowdown(candidate)
         return LIGHT * candidate.replicas / alone_s
 
-    def capacity(self, candidate: JobCandidate, floor: JobVerdict) -> JobVerdict:
+    def capacity(self, candidate: JobCandidate, floor: JobVerdict, tolerance: float = TOLERANCE) -> JobVerdict:
         """Return the verdict at the highest rate that meets the objectives, above one that does."""
         guess = 0.8 * self.evaluator.fluid_per_s(candidate) / self.evaluator.slowdown(candidate)
-        found = find_capacity(lambda r: self.evaluator.verdict(candidate, r), guess, floor, TOLERANCE)
+        found = find_capacity(lambda r: self.evaluator.verdict(candidate, r), guess, floor, tolerance)
         return found.at_capacity
+
+    @property
+    def most_users(self) -> int:
+        """Return the most users that are simulated: those of the request, or more if all send several jobs in a run."""
+        return max(self.request.users or 0, self.evaluator.most_jobs // ROUNDS)
+
+    def users(self, candidate: JobCandidate) -> int:
+        """Return the most users, up to `most_users`, under whom the objectives are met; 0 if there are none.
+
+        They are doubled or halved from those of the request, and then bisected.
+        """
+        low, high = 0, self.most_users + 1  # the first holds, the second does not or is not simulated
+        users = self.request.users or 1
+        while low < users < high:
+            low, high = (users, high) if self._holds(candidate, users) else (low, users)
+            if high - low <= max(1, int(USERS_TOLERANCE * low)):
+                break
+            unbounded = high > self.most_users  # none is known that does not hold
+            users = min(2 * low, self.most_users) if unbounded else (low + high) // 2
+        return low
+
+    def load(self, candidate: JobCandidate, jobs_per_s: float) -> float:
+        """Return the most jobs per second, or users, that a candidate holds which holds those of the request."""
+        if self.request.users is not None:
+            return float(self.users(candidate))
+        floor = self.evaluator.verdict(candidate, jobs_per_s)
+        return self.capacity(candidate, floor, HALF_TIE).requests_per_s if floor.met else jobs_per_s

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from catalogs.ui.words import counted, percent, seconds
 from planner.networks.assess import JobAssessor
 from planner.networks.candidate import JobCandidate
+from planner.networks.merit import Merit, preferred
 from planner.networks.plan import NetworkPlanner
 from planner.networks.request import NetworkRequest
 from planner.networks.space import make_space
@@ -63,10 +64,14 @@ def _with_best(
     """Return a guess without a candidate, completed with the best one of several by their bounds."""
     lone_s, evaluator = nothing.lone_s, assessor.evaluator
     held = [c for c in ranked if math.isfinite(assessor.bound(c))]
-    best = min(held, key=assessor.bound) if held else max(ranked, key=evaluator.fluid_per_s)
+    if held:
+        bounds = {c: assessor.bound(c) for c in held}
+        best = preferred(held, lambda c: Merit(bounds[c], assessor.load_bound(c, bounds[c]), c.distance))
+    else:
+        best = max(ranked, key=evaluator.fluid_per_s)
     most = best.with_replicas(assessor.most_replicas(best))
     rate = request.requests_per_s
-    used = most if rate is None or not held else best.with_replicas(assessor.least_replicas(best))
+    used = most if rate is None or not held else assessor.fill(best.with_replicas(assessor.least_replicas(best)))
     per_s = evaluator.fluid_per_s(most) / evaluator.slowdown(most)
     why = nothing.why
     if held and lone_s is not None:

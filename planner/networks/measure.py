@@ -16,9 +16,9 @@ from catalogs.units import HOUR_S
 from planner.answer.plan_schema import SloResult, Stats
 from planner.economics.money import JOULES_PER_KWH, Rates, money
 from planner.evaluation.confidence import SEEDS, Confidence
-from planner.networks.assess import JobAssessor
+from planner.networks.assess import USERS_TOLERANCE, JobAssessor
 from planner.networks.candidate import JobCandidate, price_of
-from planner.networks.evaluation import ROUNDS, JobVerdict, meets_confidence
+from planner.networks.evaluation import JobVerdict, meets_confidence
 from planner.networks.schema import (
     JobMemory,
     JobMetrics,
@@ -49,10 +49,6 @@ _STEP: Final = 0.98
 #: Most steps of `_STEP`, which together lower the rate by a quarter. A judgement: a rate of one seed that is further
 #: off is refused.
 _MOST_STEPS: Final = 15
-
-#: Distance of the two numbers of users between which the capacity lies, relative to the lower one. A judgement: the
-#: `TOLERANCE` of a rate.
-_USERS_TOLERANCE: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,34 +105,24 @@ class PlanBuilder:
         return None
 
     def users(self, candidate: JobCandidate) -> int:
-        """Return the most users that hold with the confidence and several seeds, of at most `most_users`; 0 if none.
+        """Return the most users that hold with the confidence and several seeds; 0 if none.
 
-        They are doubled or halved from those of the request, bisected with one seed, and lowered until they hold.
+        They are those that hold with one seed, lowered until they hold with several.
         """
         if candidate not in self._users:
             self._users[candidate] = self._find_users(candidate)
         return self._users[candidate]
 
-    @property
-    def most_users(self) -> int:
-        """Return the most users that are simulated: those of the request, or more if all send several jobs in a run."""
-        return max(self.assessor.request.users or 0, self.assessor.evaluator.most_jobs // ROUNDS)
-
     def _find_users(self, candidate: JobCandidate) -> int:
-        low, high = 0, self.most_users + 1  # the first holds, the second does not or is not simulated
-        users = self.assessor.request.users or 1
-        sure = self.assessor.request.confidence
-        while low < users < high:
-            holds = self.assessor.evaluator.of_users(users).verdict(candidate, 0.0).met
-            low, high = (users, high) if holds else (low, users)
-            if high - low <= max(1, int(_USERS_TOLERANCE * low)):
-                break
-            unbounded = high > self.most_users  # none is known that does not hold
-            users = min(2 * low, self.most_users) if unbounded else (low + high) // 2
-        step = 1
+        low, step, sure = self.assessor.users(candidate), 1, self.assessor.request.confidence
         while low and not meets_confidence(self.assessor.evaluator.of_users(low).certainty(candidate, 0.0), sure):
-            low, step = max(low - step, 0), max(2 * step, int(_USERS_TOLERANCE * low))
+            low, step = max(low - step, 0), max(2 * step, int(USERS_TOLERANCE * low))
         return low
+
+    def load_of(self, sized: SizedCandidate) -> float:
+        """Return the most users, or jobs per second, that a candidate holds."""
+        users = self.assessor.request.users is not None
+        return float(self._users_of(sized)) if users else self._capacity_of(sized) or 0.0
 
     def plan(self, sized: SizedCandidate) -> NetworkPlan:
         """Return the plan of a candidate at its rate, which the predicted speed serves."""
@@ -273,10 +259,9 @@ class PlanBuilder:
             found.append(f"the job may not fit into memory: {need} at {sure} confidence; try it on one accelerator")
         if candidate.setup.offload:
             found.append("weights are offloaded to the host between stages; the time of these transfers is not counted")
-        if users == self.most_users:
-            found.append(
-                f"the plan may serve more than {counted(self.most_users, 'user')}; larger numbers are not simulated"
-            )
+        if users == self.assessor.most_users:
+            most = counted(self.assessor.most_users, "user")
+            found.append(f"the plan may serve more than {most}; larger numbers are not simulated")
         return list(dict.fromkeys(found))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
+from calibration.bundles.bundle import calibration_source
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
@@ -19,6 +20,7 @@ from planner.networks.assess import JobAssessor, NetworkOutcome
 from planner.networks.counts import CandidateCounts
 from planner.networks.evaluation import JobEvaluator
 from planner.networks.measure import PlanBuilder, SizedCandidate
+from planner.networks.merit import Merit
 from planner.networks.mix import JobMix, read_jobs
 from planner.networks.refusal import refuse
 from planner.networks.reproduction import reproduce
@@ -35,10 +37,9 @@ from planner.networks.schema import (
 from planner.networks.search import KindSearch, Progress, SearchesProgress, search_jobs, study_name
 from planner.networks.service import JobService
 from planner.networks.space import make_space
-from planner.problem.hardware_choice import choose_hardware, is_any, is_one
+from planner.problem.hardware_choice import choose_hardware, is_any, is_one, uncalibrated_notice
 from planner.problem.reproduction import digest
 from planner.problem.tariff import least_or_given_price, require_price
-from planner.search.candidate_tester import HALF_TIE
 from planner.search.optuna_study import SearchSettings, need_storage
 
 #: Other plans beside the recommended one in an answer.
@@ -90,7 +91,7 @@ class NetworkPlanner:
         return CandidateCounts.of(self.kinds, self.assessor.evaluator.simulated)
 
     def hardware(self) -> list[Hardware]:
-        """Return the hardware to search, and note the rest.
+        """Return the hardware to search, and note the rest; `any` leaves out what was not measured.
 
         Raises:
             InputError: A name is unknown, or none of the hardware is left.
@@ -105,7 +106,11 @@ class NetworkPlanner:
         self.notices += found.notices
         if named is not None:
             require_price(named, tariff)
-        return list(found.hardware)
+        bare = [each for each in found.hardware if calibration_source(each.accelerator) is None]
+        if not is_any(request.hardware) or not bare or len(bare) == len(found.hardware):
+            return list(found.hardware)
+        self.notices.append(uncalibrated_notice(bare))
+        return [each for each in found.hardware if each not in bare]
 
     def search(self, hardware: Hardware, progress: Progress | None = None) -> KindSearch:
         """Search one piece of hardware.
@@ -147,7 +152,7 @@ class NetworkPlanner:
     def winners(self) -> list[SizedCandidate]:
         """Return the best candidate of each kind of accelerator, best first: they hold with several seeds."""
         bests = [best for kind in self.kinds if (best := kind.search.best) is not None]
-        return sorted(map(self._confirmed, bests), key=self._value)
+        return sorted(map(self._confirmed, bests), key=lambda found: self._merit(found).order)
 
     def confirm(self, outcome: NetworkOutcome) -> NetworkOutcome:
         """Return an outcome measured with several seeds: with more replicas or a lower rate where they need it.
@@ -157,9 +162,15 @@ class NetworkPlanner:
         found = self._confirmed(outcome)
         if not found.met:
             return replace(outcome, score=None, requests_per_s=0.0)
-        score = self._value(found)[0]
+        merit = self._merit(found)
+        rate = found.requests_per_s
         return replace(
-            outcome, candidate=found.candidate, requests_per_s=found.requests_per_s, score=score, confirmed=True
+            outcome,
+            candidate=found.candidate,
+            requests_per_s=rate,
+            score=merit.score,
+            confirmed=True,
+            load=merit.load,
         )
 
     def _confirmed(self, outcome: NetworkOutcome) -> SizedCandidate:
@@ -169,14 +180,20 @@ class NetworkPlanner:
             found = self.builder.sized(candidate, rate)
             if found.met or not self.request.is_required or candidate.replicas >= most:
                 return found
-            candidate = candidate.with_replicas(candidate.replicas + 1)
+            candidate = self.assessor.fill(candidate.with_replicas(candidate.replicas + 1))
 
-    def _value(self, found: SizedCandidate) -> tuple[float, tuple[float, ...]]:
+    def _merit(self, found: SizedCandidate) -> Merit:
         rate = found.requests_per_s
         if self.request.objective == "throughput":
             rate = self.builder.capacity(found.candidate) or rate
         verdict = self.assessor.evaluator.verdict(found.candidate, rate)
-        return self.assessor.score(found.candidate, rate, verdict), found.candidate.distance
+        load = self.assessor.load(found.candidate, rate) if self.assessor.compares_loads else 0.0
+        return Merit(self.assessor.score(found.candidate, rate, verdict), load, found.candidate.distance)
+
+    def _stated(self, found: SizedCandidate) -> Merit:
+        """Return the merit of a plan with the capacity that the answer states, which holds with several seeds."""
+        merit = self._merit(found)
+        return replace(merit, load=self.builder.load_of(found)) if self.assessor.compares_loads else merit
 
     def others(self, best: SizedCandidate) -> list[SizedCandidate]:
         """Return the best candidates of other setups on the same accelerator: other formats, modes or splits."""
@@ -192,9 +209,10 @@ class NetworkPlanner:
 
     def alternative(self, best: SizedCandidate, other: SizedCandidate) -> NetworkPlan:
         """Return the plan of another candidate than the best, which says whether the simpler of two that tie won."""
-        (ours, our_distance), (theirs, their_distance) = self._value(best), self._value(other)
-        ties = abs(theirs - ours) <= HALF_TIE * abs(ours) and our_distance < their_distance
-        return self.builder.plan(other).model_copy(update={"ties": ties})
+        ours, theirs = self._stated(best), self._stated(other)
+        return self.builder.plan(other).model_copy(
+            update={"ties": theirs.ties(ours) and ours.distance < theirs.distance}
+        )
 
 
 def plan_network(request: NetworkRequest, progress: Progress | None = None) -> NetworkAnswer:

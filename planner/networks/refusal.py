@@ -17,6 +17,8 @@ from planner.networks.measure import PlanBuilder, SizedCandidate
 from planner.networks.request import NetworkRequest
 from planner.networks.schema import NetworkPlan, NetworkRefusal
 from planner.networks.search import KindSearch
+from planner.networks.service import JobService
+from planner.networks.space import is_too_slow
 from planner.problem.slo import Slo
 
 #: Nodes of the largest hardware that is tried. A judgement of cost: each size is a search.
@@ -51,7 +53,9 @@ def refuse(
         binding = min(excess, key=excess.__getitem__) if excess else "no hardware of the request holds the network"
     else:
         binding = _binding(request, closest, builder.plan(closest))
-    changes = [*_load(request, closest, builder), *_execution(request, plan_of), *_hardware(request, kinds, plan_of)]
+    service = builder.assessor.evaluator.service.with_its_prices()
+    changes = [*_load(request, closest, builder), *_execution(request, plan_of)]
+    changes += _hardware(request, service, kinds, plan_of)
     return NetworkRefusal(
         binding_constraint=binding,
         closest=None if closest is None else builder.plan(closest),
@@ -125,13 +129,15 @@ def _execution(request: NetworkRequest, plan_of: PlanOf) -> Iterator[Suggestion]
         yield Suggestion.simulated("modes", words, "tensorrt")
 
 
-def _hardware(request: NetworkRequest, kinds: Sequence[KindSearch], plan_of: PlanOf) -> Iterator[Suggestion]:
+def _hardware(
+    request: NetworkRequest, service: JobService, kinds: Sequence[KindSearch], plan_of: PlanOf
+) -> Iterator[Suggestion]:
     """Yield hardware of the same kind and of one other kind that meets the request, or else a looser limit."""
     own = next((kind.hardware.accelerator.name for kind in kinds), "")
     others = [name for name in NEIGHBOURS if name != own]
     met = False
     for names in ([own] if own else [], others):
-        found = next((plan for name in names if (plan := _least_on(request, name, plan_of)) is not None), None)
+        found = next((plan for name in names if (plan := _least_on(request, service, name, plan_of)) is not None), None)
         if found is None:
             continue
         met, text = True, found.candidate.hardware.text
@@ -160,12 +166,17 @@ def _looser(slo: Slo, limit_s: float) -> Slo:
     return replace(slo, limit_s=max(slo.limit_s, limit_s))
 
 
-def _least_on(request: NetworkRequest, name: str, plan_of: PlanOf) -> SizedCandidate | None:
-    """Return the best plan on one node of an accelerator, or else on _MOST_NODES nodes; None if neither has one."""
+def _least_on(request: NetworkRequest, service: JobService, name: str, plan_of: PlanOf) -> SizedCandidate | None:
+    """Return the best plan on one node of an accelerator, or else on _MOST_NODES nodes; None if neither has one.
+
+    Hardware on which a lone job takes too long in every setup is not searched: more nodes do not make it faster.
+    """
     one = parse_hardware(name)
     if one.text == "local" or one.accelerator.is_slice:
         return None
     node = with_count(one, one.node.max_accelerators)
+    if is_too_slow(request, service, node):
+        return None
     tariff = request.tariff.replace(usd_per_hour=None)
     for hardware in (node, *_nodes(node, request)):
         found = plan_of(_changed(request, hardware=hardware.text, tariff=tariff, max_usd_per_hour=None))

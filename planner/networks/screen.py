@@ -66,7 +66,7 @@ def _feasible(answer: NetworkAnswer, best: NetworkPlan) -> Iterator[Line]:
     for words, row in zip(request.slo_words, best.slo, strict=True):
         yield "Objective", words
         interval = level_words(row.ci_level or 0.9, interval_words(row.ci_low_s, row.ci_high_s))
-        yield "", f"{row.name} = {seconds(row.value_s)} ({interval}): {verdict_words(row.met, row.probability_met)}"
+        yield "", f"{row.name} = {seconds(row.value_s)} ({interval}): {verdict_words(row)}"
     yield from _capacity(answer, best)
     yield from _money(best, unit)
     yield "Energy", _energy_line(best, unit)
@@ -204,8 +204,8 @@ def _search(answer: NetworkAnswer) -> Line:
         more = f"{searches} for what would meet it, with {counted(refusal.n_jobs, 'job')}; "
     left = not_simulated(search)
     return "Search", (
-        f"{counted(search.n_space, 'candidate')}: {search.n_bounded_out} ruled out by bounds, "
-        f"{'' if left is None else f'{left} not simulated, '}{search.n_simulated} simulated "
+        f"{counted(search.n_space, 'candidate')}: {search.n_bounded_out:,} ruled out by bounds, "
+        f"{'' if left is None else f'{left:,} not simulated, '}{search.n_simulated:,} simulated "
         f"with {counted(search.n_requests, 'job')}; {search.method}; {more}{search.seconds:.1f} s"
     )
 

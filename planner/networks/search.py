@@ -15,9 +15,9 @@ from optuna.trial import TrialState
 from catalogs.hardware.specs import Hardware
 from planner.networks.assess import JobAssessor, NetworkOutcome
 from planner.networks.candidate import JobCandidate
+from planner.networks.merit import Merit, preferred
 from planner.networks.request import NetworkRequest
 from planner.networks.space import Space
-from planner.search.candidate_tester import HALF_TIE
 from planner.search.optuna_study import CandidateStudy, Params, SearchSettings, storage_faults
 
 Progress = Callable[[int, int], None]  # (done, planned)
@@ -76,18 +76,14 @@ class JobSearch:
 
     @property
     def held(self) -> list[NetworkOutcome]:
-        """Return the outcomes that meet the request, best first; of those that tie, the simplest."""
-        found = [o for o in self.outcomes if o.score is not None]
-        return sorted(found, key=lambda o: (o.score, o.candidate.distance))
+        """Return the outcomes that meet the request, best first; of those with equal scores, the highest loads."""
+        return sorted((o for o in self.outcomes if o.score is not None), key=lambda o: o.merit.order)
 
     @property
     def best(self) -> NetworkOutcome | None:
-        """Return the best confirmed outcome; among those that tie with it, the simplest candidate."""
+        """Return the best confirmed outcome (see `preferred`); None if there is none."""
         held = [o for o in self.held if o.confirmed]
-        if not held or held[0].score is None:
-            return None
-        limit = held[0].score + HALF_TIE * abs(held[0].score)
-        return min((o for o in held if o.score is not None and o.score <= limit), key=lambda o: o.candidate.distance)
+        return preferred(held, lambda o: o.merit) if held else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +113,8 @@ def search_jobs(
     """
     found = JobSearch()
     bounds = {c: assessor.bound(c) for c in candidates}
-    ordered = sorted((c for c in candidates if math.isfinite(bounds[c])), key=lambda c: (bounds[c], c.distance))
+    merits = {c: Merit(s, assessor.load_bound(c, s), c.distance) for c, s in bounds.items() if math.isfinite(s)}
+    ordered = sorted(merits, key=lambda c: merits[c].order)
     found.overloaded = [c for c in candidates if not math.isfinite(bounds[c])]
     if not ordered:
         return found
@@ -142,6 +139,7 @@ class _Run:
     found: JobSearch
     confirm: Confirm
     seen: set[JobCandidate] = field(default_factory=set)
+    _merits: dict[tuple[JobCandidate, float], Merit] = field(default_factory=dict)
 
     def run(self, progress: Progress | None) -> None:
         """Measure candidates; the first half of the trials in order of bounds, then as the sampler proposes."""
@@ -169,11 +167,9 @@ class _Run:
                 progress(len(self.seen), min(len(self.ordered), self.settings.n_trials))
 
     def _leads(self, outcome: NetworkOutcome) -> bool:
-        """Return whether an outcome meets the request and is better than the best so far, or ties with it."""
+        """Return whether an outcome meets the request and may be better than the best so far."""
         best = self.found.best
-        if outcome.score is None or best is None or best.score is None:
-            return outcome.score is not None
-        return outcome.score <= best.score + HALF_TIE * abs(best.score)
+        return outcome.score is not None and (best is None or outcome.merit.may_win(best.merit))
 
     def _add(self, candidate: JobCandidate, outcome: NetworkOutcome) -> None:
         self.seen.add(candidate)
@@ -184,14 +180,15 @@ class _Run:
         return [c for c in self.ordered if c not in self.seen and not self.is_outclassed(c)]
 
     def is_outclassed(self, candidate: JobCandidate) -> bool:
-        """Return whether a candidate cannot win: its bound is worse than the best, or ties with a simpler one."""
+        """Return whether a candidate cannot win: its bounds are worse than the best, or tie with a simpler one."""
         best = self.found.best
-        if best is None or best.score is None:
+        if best is None:
             return False
-        tie = HALF_TIE * abs(best.score)
-        if candidate.distance < best.candidate.distance:
-            return self.bounds[candidate] > best.score + tie
-        return self.bounds[candidate] > best.score - tie
+        cost = best.merit.highest_tied_score
+        if (candidate, cost) not in self._merits:
+            load = self.assessor.load_bound(candidate, cost)
+            self._merits[candidate, cost] = Merit(self.bounds[candidate], load, candidate.distance)
+        return not self._merits[candidate, cost].may_win(best.merit)
 
 
 _NAMES: Final = ("setup", "max_batch", "queue_delay_s", "instances")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from math import exp, hypot, log
 from statistics import NormalDist
 from typing import Final, Self
@@ -11,6 +12,9 @@ from typing import Final, Self
 from calibration.accuracy.stated_error import MEDIAN_TO_SIGMA
 from calibration.bundles.bundle import Bundle, load_bundle
 from catalogs.errors import InputError
+from catalogs.hardware.catalog import with_nodes
+from catalogs.networks.network import SizedStage
+from catalogs.networks.shapes import AttentionShape, GemmShape
 from planner.networks.candidate import Setup
 from planner.networks.job import BATCH, STEPS, TEXT_FAMILIES, PlannedJob
 from planner.networks.mix import JobMix
@@ -18,7 +22,7 @@ from planner.problem.slo import Slo
 from simulator.costs.totals import ROOFLINE_ERROR
 from simulator.networks.factors import IntervalClass, interval_factor, load_factors, seconds_class
 from simulator.networks.job import JobPrice, price_job
-from simulator.networks.ranks import job_memory_bytes
+from simulator.networks.ranks import job_memory_bytes, repeated_stages
 
 #: The engine whose pooling runner serves networks with one output for each text.
 POOLING: Final = "vllm"
@@ -59,6 +63,7 @@ class JobService:
     _prices: dict[tuple[Setup, int, int], JobPrice] = field(default_factory=dict, repr=False, compare=False)
     _memory: dict[tuple[Setup, int, int], float] = field(default_factory=dict, repr=False, compare=False)
     _bundles: dict[str, Bundle] = field(default_factory=dict, repr=False, compare=False)
+    _stages: list[SizedStage] = field(default_factory=list, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         family, usual = self.job.network.family, self._usual
@@ -85,6 +90,34 @@ class JobService:
     def repeats(self) -> bool:
         """Return whether a job runs a stage many times, as diffusion does."""
         return STEPS in self.job.all_sizes
+
+    @property
+    def stages(self) -> list[SizedStage]:
+        """Return the stages of the job, the first one of several; they are computed once."""
+        if not self._stages:
+            self._stages.extend(self.job.network.at(dict(self.job.sizes)))
+        return self._stages
+
+    def least_s(self, setup: Setup) -> float:
+        """Return seconds that a lone job exceeds on a setup, from its arithmetic: nothing is priced.
+
+        No kernel is faster than the arithmetic of the hardware. Products and attention of the stages that the job
+        repeats are divided among all ranks; attention may be quantised to 8 bits. It is 0 where a job repeats no stage,
+        or where there are several kinds of jobs.
+        """
+        peaks = setup.hardware.accelerator.peak_flops
+        if not self.repeats or self.mix.several or setup.precision not in peaks:
+            return 0.0
+        repeated = repeated_stages(self.job.network)
+        attention_peak = max(peak for name, peak in peaks.items() if name in (setup.precision, "fp8", "int8"))
+        seconds = 0.0
+        for stage in (stage for stage in self.stages if stage.name in repeated):
+            for op in stage.operators:
+                if isinstance(op.shape, GemmShape):
+                    seconds += stage.runs * op.times * op.shape.executed_flops / peaks[setup.precision]
+                elif isinstance(op.shape, AttentionShape):
+                    seconds += stage.runs * op.times * op.shape.executed_flops / attention_peak
+        return seconds / setup.ranks
 
     @property
     def engine(self) -> str:
@@ -118,7 +151,7 @@ class JobService:
         Raises:
             InputError: The setup cannot execute the job.
         """
-        key = setup, jobs, kind
+        key = _on_one_node(setup), jobs, kind
         if key not in self._prices:
             network, sizes = self.mix.jobs[kind].network, self.sizes(jobs, kind)
             found = price_job(network, self.bundle(setup), setup.hardware, setup.execution, sizes)
@@ -195,6 +228,13 @@ class JobService:
     def interval_factor(self, setup: Setup) -> float:
         """Return the factor either way within which 90 % of measured seconds are expected to be."""
         return error_factor(self.error_class(setup), (1 + PUBLISHED_LEVEL) / 2, self.is_measured(setup))
+
+
+@lru_cache(maxsize=1024)
+def _on_one_node(setup: Setup) -> Setup:
+    """Return a setup whose hardware is one of its nodes; the price is the same, as no replica spans nodes."""
+    hardware = setup.hardware
+    return setup if hardware.n_nodes == 1 else replace(setup, hardware=with_nodes(hardware, 1))
 
 
 def busy_s(price: JobPrice) -> float:

@@ -109,9 +109,8 @@ def splits(service: JobService, hardware: Hardware) -> list[Parallelism]:
 
 def _heads(service: JobService) -> int:
     """Return the number that the heads of every attention of the repeated stages are a multiple of; 1 without any."""
-    stages = service.job.network.at(dict(service.job.sizes))
-    most = max(stage.runs for stage in stages)
-    shapes = [op.shape for stage in stages if stage.runs == most for op in stage.operators]
+    most = max(stage.runs for stage in service.stages)
+    shapes = [op.shape for stage in service.stages if stage.runs == most for op in stage.operators]
     return math.gcd(*(shape.heads for shape in shapes if isinstance(shape, AttentionShape))) or 1
 
 
@@ -128,25 +127,52 @@ def make_space(request: NetworkRequest, service: JobService, hardware: Sequence[
         known = sorted({p for h in hardware for p in h.accelerator.peak_flops})
         raise InputError(f"{request.hardware} has no such precision", ",".join(request.precisions), ", ".join(known))
     for one in hardware:
-        for precision in precisions(request, one):
-            for mode in modes(request):
-                for split in splits(service, one):
-                    _try(space, request, service, Setup(one, precision, mode, split))
+        tried = _setups(request, service, one)
+        bounds_s = {setup: service.least_s(setup) for setup in tried}
+        fastest_s = min(bounds_s.values())
+        for setup in sorted(tried, key=bounds_s.__getitem__):
+            _try(space, request, service, setup, bounds_s[setup] if bounds_s[setup] > fastest_s else 0.0)
     if not space.left and space.discarded.total() == space.discarded[_NOT_EXECUTED]:
         raise InputError(f"no setup of {request.model} can be executed: {space.closest[_NOT_EXECUTED][1]}")
     return space
 
 
-def _try(space: Space, request: NetworkRequest, service: JobService, setup: Setup) -> None:
-    """Add the candidates of one setup, or the reason why the simulator refuses it, or has no calibration for it."""
+def _setups(request: NetworkRequest, service: JobService, hardware: Hardware) -> list[Setup]:
+    """Return the setups of a request on some hardware, those that the simulator refuses included."""
+    ways = splits(service, hardware)
+    return [
+        Setup(hardware, precision, mode, split)
+        for precision in precisions(request, hardware)
+        for mode in modes(request)
+        for split in ways
+    ]
+
+
+def is_too_slow(request: NetworkRequest, service: JobService, hardware: Hardware) -> bool:
+    """Return whether a lone job exceeds a limit in every setup on some hardware by its arithmetic alone."""
+    limit_s = min(slo.limit_s for slo in request.objectives)
+    try:
+        setups = _setups(request, service, hardware)
+        return all(service.slowdown(setup, request.confidence) * service.least_s(setup) > limit_s for setup in setups)
+    except InputError:  # without calibration; the search states the reason
+        return False
+
+
+def _try(space: Space, request: NetworkRequest, service: JobService, setup: Setup, least_s: float) -> None:
+    """Add the candidates of one setup, or the reason why the simulator refuses it, or has no calibration for it.
+
+    `least_s` are seconds that a lone job exceeds. If they are above the limit, the setup is not priced, which takes
+    long for many setups. The setups with the fastest arithmetic have 0 instead: they are priced, so that the answer
+    states how long a lone job takes.
+    """
     try:
         service.bundle(setup)
-        _add(space, request, service, setup)
+        _add(space, request, service, setup, least_s)
     except InputError as error:
         space.discard(_NOT_EXECUTED, math.inf, f"{setup.words}: {error.rule}")
 
 
-def _add(space: Space, request: NetworkRequest, service: JobService, plain: Setup) -> None:
+def _add(space: Space, request: NetworkRequest, service: JobService, plain: Setup, least_s: float) -> None:
     """Add the candidates of one setup, in the first variant whose weights fit."""
     setup = next((s for s in _variants(plain, service) if service.fits(s)), None)
     if setup is None:
@@ -156,14 +182,16 @@ def _add(space: Space, request: NetworkRequest, service: JobService, plain: Setu
         space.discard("memory", least / own.memory_bytes, words)
         return
     slow = service.slowdown(setup, request.confidence)
+    limit_s = min(slo.limit_s for slo in request.objectives)
+    if slow * least_s > limit_s:
+        _discard_slow(space, request, setup, slow * least_s, limit_s, is_bound=True)
+        return
     tightest = max(request.objectives, key=lambda slo: service.statistic_s(setup, 1, slo) / slo.limit_s)
     limit_s, alone_s = tightest.limit_s, slow * service.statistic_s(setup, 1, tightest)
     if space.floor is None or alone_s < space.floor[1]:
         space.floor = setup, alone_s
     if alone_s > limit_s:
-        sure = percent(request.confidence)
-        words = f"one job alone takes {seconds(alone_s)} at {sure} confidence, above the limit of {seconds(limit_s)}"
-        space.discard("latency", alone_s / limit_s, f"{words} ({setup.hardware.accelerator.name}, {setup.words})")
+        _discard_slow(space, request, setup, alone_s, limit_s)
         return
     best = 0.0
     for batch in _batches(request, service, setup):
@@ -182,6 +210,16 @@ def _add(space: Space, request: NetworkRequest, service: JobService, plain: Setu
         for instances in _instances(request, service, setup, batch):
             found = [JobCandidate(setup, setup.most_replicas, batch, delay, instances) for delay in sorted(delays)]
             space.left += found
+
+
+def _discard_slow(
+    space: Space, request: NetworkRequest, setup: Setup, alone_s: float, limit_s: float, is_bound: bool = False
+) -> None:
+    """Count a setup in which a lone job takes too long; one that was not priced is named only if none was."""
+    takes = f"one job alone takes {'at least ' if is_bound else ''}{seconds(alone_s)}"
+    words = f"{takes} at {percent(request.confidence)} confidence, above the limit of {seconds(limit_s)}"
+    excess = math.inf if is_bound else alone_s / limit_s
+    space.discard("latency", excess, f"{words} ({setup.hardware.accelerator.name}, {setup.words})")
 
 
 def _variants(plain: Setup, service: JobService) -> Iterator[Setup]:

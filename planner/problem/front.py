@@ -114,9 +114,8 @@ def front_request(keys: dict[str, Any], axes: tuple[ParetoAxis, ...]) -> tuple[P
         InputError: A key is invalid, or plan front does not take it.
     """
     if is_network(str(keys.get("model") or "")):
-        raise InputError(
-            "plan front is for language models, and this is another network", keys["model"], "plan --model"
-        )
+        rule = "plan front is for language models, and this network is not one"
+        raise InputError(rule, keys["model"], "plan --model")
     for name in keys:
         if name not in FRONT_KEYS:
             near = nearest_key(name, FRONT_KEYS)

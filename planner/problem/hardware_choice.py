@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
@@ -85,6 +85,12 @@ def choose_hardware(
     if too_expensive:
         notices.append(f"not compared, above the budget of ${budget:g} per hour: {', '.join(too_expensive)}")
     return Choices(tuple(left), tuple(notices))
+
+
+def uncalibrated_notice(hardware: Sequence[Hardware]) -> str:
+    """Return the notice that a choice among all hardware leaves out some that was not measured."""
+    texts = ", ".join(each.text for each in hardware)
+    return f"not compared, no calibration (name them with --hw for a roofline estimate): {texts}"
 
 
 def is_any(text: str) -> bool:

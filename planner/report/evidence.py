@@ -8,7 +8,7 @@ from typing import Final
 from catalogs.hardware.specs import Accelerator
 from catalogs.ui.charts import time_text
 from catalogs.ui.html_page import Markup, PageSection, chart, note, paragraph, table
-from catalogs.ui.words import dollars, grams, joules, kilowatts, percent, rate
+from catalogs.ui.words import dollars, extra_dollars, grams, joules, kilowatts, percent, rate
 from catalogs.units import TERA
 from planner.answer.answer_schema import Answer
 from planner.answer.plan_schema import Plan
@@ -19,7 +19,7 @@ from planner.report.material import ReportData, ReportSimulations, label
 from planner.report.pareto_page import front_charts
 from planner.studies.bottleneck import PoolUse, gain_text, used_text
 from planner.studies.capacity_growth import CAPACITY_GOAL, GrowthStep
-from planner.studies.explain import cheapest_words, extra_words
+from planner.studies.explain import cheapest_words
 from planner.studies.sensitivity import CAPACITY_TOLERANCE, Effect, Input
 from simulator.analysis.bottleneck import IDLE
 from simulator.analysis.operators import BOUND_WORDS, OperatorRow, together
@@ -273,4 +273,4 @@ def growth(answer: Answer, s: ReportSimulations) -> list[PageSection]:
 def growth_row(c: GrowthStep) -> tuple[str, str, str, str]:
     """Return a change, whether it meets the objectives, its price per hour, and the difference of that price."""
     words = c.words + (f" ({c.note})" if c.note else "")
-    return words, "yes" if c.holds else "no", dollars(c.usd_per_hour), extra_words(c)
+    return words, "yes" if c.holds else "no", dollars(c.usd_per_hour), extra_dollars(c.extra_usd_per_hour)

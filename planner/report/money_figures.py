@@ -7,7 +7,7 @@ from typing import Final
 
 from catalogs.ui import charts
 from catalogs.ui.charts import COLOURS, number_text
-from catalogs.ui.words import dollars
+from catalogs.ui.words import dollars, with_sign
 from planner.answer.plan_schema import SloResult
 from planner.economics.money import CONTRACT_WORDS, PriceLine
 from planner.problem.latency_metrics import LATENCY_METRICS
@@ -132,4 +132,4 @@ def _swing(effect: Effect | None, field: str, base: float) -> tuple[float | None
     if effect is None or value is None:
         return None, ""
     change = 100 * (value / base - 1)
-    return change, "" if abs(change) < SMALL else f" {effect.change} → {change:+.1f} % ".replace("-", "−")
+    return change, "" if abs(change) < SMALL else f" {effect.change} → {with_sign(change, 1)} % "

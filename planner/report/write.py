@@ -22,6 +22,12 @@ from simulator.analysis.operators import operator_document
 
 Row = dict[str, Any]
 
+#: The tables of answers, of language models and of networks; beside them there is one for each front.
+_TABLES: Final = (
+    *("plans", "curve", "latency_cdf", "prices", "carbon", "trade_offs", "operators", "what_binds", "more_capacity"),
+    *("sensitivity", "stages", "hardware"),
+)
+
 #: Version of the form of the files with the report's tables.
 SCHEMA_VERSION: Final = 1
 
@@ -68,6 +74,12 @@ def write_tables(m: ReportData, folder: Path) -> list[Path]:
         InputError: The files cannot be written.
     """
     return write_table_files(tables_of(m), folder, SCHEMA_VERSION)
+
+
+def names_of_files(n_fronts: int) -> set[str]:
+    """Return the names of all files that the tables of a report with some fronts may be written into."""
+    tables = (*_TABLES, *(f"front_{i}" for i in range(1, n_fronts + 1)))
+    return {"report.json", *(f"{name}.{ending}" for name in tables for ending in ("csv", "parquet"))}
 
 
 def write_table_files(tables: Mapping[str, list[Row]], folder: Path, schema_version: int) -> list[Path]:

@@ -38,18 +38,24 @@ Rows = list[tuple[str, str, str]]  # of a table on the page: quantity, value and
 
 
 class PerUser(JsonBlock):
-    """The monthly cost of a user, with the planned rate around the clock."""
+    """The monthly cost of a user, with the planned rate around the clock.
+
+    All costs of an answer refer to `requests_per_s`, the planned rate. Users who wait for their answers may send
+    requests at a slightly different rate, that of the closed loop. Answers of earlier versions do not state the rate.
+    """
 
     users: float
     requests_per_user_day: float
     usd_per_user_month: float | None
     hours_per_month: float
+    requests_per_s: float | None = None
 
     def rows(self) -> Rows:
         """Return the row of the account."""
-        users = f"{self.users:,.0f} users with {digits(self.requests_per_user_day)} requests a day"
+        users = f"each of {self.users:,.0f} users, with {digits(self.requests_per_user_day)} requests a day"
+        planned = "" if self.requests_per_s is None else f" at the planned {rate(self.requests_per_s)}"
         source = f"the planned rate around the clock, {self.hours_per_month:g} h a month"
-        return [("Per user and month", f"{dollars(self.usd_per_user_month)} for {users}", source)]
+        return [("Per user and month", f"{dollars(self.usd_per_user_month)} for {users}{planned}", source)]
 
 
 class SpotAccount(SpotEffect):
@@ -231,6 +237,7 @@ def _per_user(given: Accounting, priced: PricedPlan) -> PerUser | None:
         requests_per_user_day=per_day / users,
         usd_per_user_month=None if priced.price is None else priced.price.usd_per_hour * HOURS_PER_MONTH / users,
         hours_per_month=HOURS_PER_MONTH,
+        requests_per_s=priced.requests_per_s,
     )
 
 

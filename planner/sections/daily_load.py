@@ -145,6 +145,16 @@ class DailyLoad(JsonBlock):
     options: list[ReplicaOption]
     cheapest: Name | None
 
+    @property
+    def mean_is_peak(self) -> bool:
+        """Return whether the sizes for the peak and for the mean are the same number of replicas."""
+        replicas = {option.name: option.replicas for option in self.options}
+        return replicas.get("peak") is not None and replicas.get("peak") == replicas.get("mean")
+
+    def words(self, name: str) -> str:
+        """Return the name of an option in words; the peak names the mean as well if they are the same fleet."""
+        return "for the peak and the mean" if name == "peak" and self.mean_is_peak else _OPTION_NAMES[name]
+
 
 class DailyLoadSection(Section[DailyLoad]):
     """The section of the recommended plan sized for a load that changes with time."""
@@ -185,7 +195,9 @@ class DailyLoadSection(Section[DailyLoad]):
         each = f"one replica carries {digits(block.replica_carries_per_s)} with {confidence} confidence"
         yield "Load", f"{load}, {rates}, {digits(block.mean_per_s)} on average; {each}"
         for option in block.options:
-            yield "Replicas", _option_words(option, block.cheapest, block.ci_level)
+            if option.name == "mean" and block.mean_is_peak:
+                continue  # the same fleet, whose results are above
+            yield "Replicas", _option_words(option, block)
             for row in option.slo:
                 worst = f"; worst window {seconds(row.worst_window_s)} at {hours_text(row.worst_at_s)}"
                 yield "", f"  {result_words(row, block.ci_level)}{'' if row.has_no_value else worst}"
@@ -200,16 +212,16 @@ class DailyLoadSection(Section[DailyLoad]):
         yield "Cheapest", _cheapest_words(block)
 
 
-def _option_words(option: ReplicaOption, cheapest: str | None, level: float) -> str:
+def _option_words(option: ReplicaOption, block: DailyLoad) -> str:
     count = f"{option.replicas}" if option.replicas else f"{option.replicas_mean:.3g} on average"
     hours = f"{option.accelerator_hours_per_day:,.4g} accelerator-hours per day"
     money = "" if option.usd_per_day is None else f", ${option.usd_per_day:,.0f} per day"
     energy = "energy unknown" if option.kwh_per_day is None else f"{option.kwh_per_day:,.3g} kWh"
-    span = level_words(level, f"{percent(option.windows_met_ci_low)} to {percent(option.windows_met_ci_high)}")
+    span = level_words(block.ci_level, f"{percent(option.windows_met_ci_low)} to {percent(option.windows_met_ci_high)}")
     verdict = "" if option.holds else "missed at the required confidence; "
     met = f"{verdict}met in {percent(option.windows_met)} of {option.n_windows} windows ({span})"
-    best = ", the cheapest that meets them" if option.name == cheapest else ""
-    return f"{_OPTION_NAMES[option.name]}: {count}, {hours}{money}, {energy}: objectives {met}{best}"
+    best = ", the cheapest that meets them" if option.name == block.cheapest else ""
+    return f"{block.words(option.name)}: {count}, {hours}{money}, {energy}: objectives {met}{best}"
 
 
 def _cheapest_words(block: DailyLoad) -> str:
@@ -220,7 +232,7 @@ def _cheapest_words(block: DailyLoad) -> str:
     by_name = {option.name: option for option in block.options}
     saved = 1 - by_name[block.cheapest].price / by_name["peak"].price
     against = "" if block.cheapest == "peak" else f", {percent(saved)} less than for the peak"
-    return f"{_OPTION_NAMES[block.cheapest]}{against}; {least}"
+    return f"{block.words(block.cheapest)}{against}; {least}"
 
 
 def serve(compiled: CompiledDeployment, size: FleetSize, requests: RequestSet, speed: float) -> Run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
@@ -11,7 +11,7 @@ from calibration.accuracy.stated_error import StatedError
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.html_page import Markup, paragraph, table
 from catalogs.ui.terminal import Line
-from catalogs.ui.words import percent, seconds, sure_percent
+from catalogs.ui.words import human_s, percent, seconds, sure_percent
 from planner.answer.evaluated_plan import EvaluatedPlan
 from planner.answer.plan_schema import Plan, SloResult
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator
@@ -104,11 +104,34 @@ class Section(Protocol[B]):
         return [paragraph(SIMULATED), table(("quantity", "result"), list(self.screen(block, plan)), words=2)]
 
 
-def verdict_words(met: bool, probability: float) -> str:
-    """Return the verdict on an objective, for example "met with 91 % confidence"."""
-    if met:
-        return f"met with {sure_percent(probability)} confidence"
-    return f"missed ({sure_percent(probability)} confidence that it is met)"
+def verdict_words(row: SloResult, at_confidence: str | None = None) -> str:
+    """Return the verdict on an objective, for example "met with 91 % confidence".
+
+    The interval of an objective that is met may end beyond its limit if a confidence below 90 % is required. Only then
+    does the verdict state the value at this confidence, which is the one that was compared with the limit.
+
+    Args:
+        row: The objective.
+        at_confidence: The value at the required confidence in words; None: "at most" this time.
+    """
+    sure = sure_percent(row.probability_met)
+    if not row.met:
+        return f"missed ({sure} confidence that it is met)"
+    value_s = row.value_at_confidence_s
+    if value_s is None or (row.ci_high_s is not None and row.ci_high_s <= row.limit_s):
+        return f"met with {sure} confidence"
+    return f"met with {sure} confidence, {at_confidence or f'at most {seconds(value_s)}'} at the required confidence"
+
+
+def tightest_words(rows: Sequence[SloResult], confidence: float) -> str:
+    """Return a sentence on the objective whose value at the required confidence is nearest to its limit."""
+    near = max(rows, key=lambda row: (row.value_at_confidence_s or row.value_s or 0.0) / row.limit_s)
+    limit = f"of the limit {human_s(near.limit_s)}"
+    if near.value_at_confidence_s is None:  # an answer of an earlier version, or an overloaded plan
+        return f"Its tightest objective is {near.name}: {seconds(near.value_s)} is {percent(near.share)} {limit}."
+    share = percent(near.value_at_confidence_s / near.limit_s)
+    most = f"at most {seconds(near.value_at_confidence_s)} with {percent(confidence)} confidence"
+    return f"Its tightest objective is {near.name}: {most}, {share} {limit}."
 
 
 def result_words(row: SloResult, level: float) -> str:
@@ -119,7 +142,7 @@ def result_words(row: SloResult, level: float) -> str:
     if row.has_no_value:
         return f"{row.name}: no request has one: met"
     interval = level_words(row.ci_level or level, interval_words(row.ci_low_s, row.ci_high_s))
-    return f"{row.name} = {seconds(row.value_s)} ({interval}): {verdict_words(row.met, row.probability_met)}"
+    return f"{row.name} = {seconds(row.value_s)} ({interval}): {verdict_words(row)}"
 
 
 def level_words(level: float, span: str) -> str:

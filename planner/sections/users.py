@@ -24,7 +24,7 @@ from calibration.accuracy.stated_error import StatedError
 from catalogs.arrays import BoolArray
 from catalogs.io.json_block import JsonBlock
 from catalogs.ui.terminal import Line
-from catalogs.ui.words import digits
+from catalogs.ui.words import counted, digits
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import Workload
 from planner.answer.confirmed_rates import MOST_REPLICAS
@@ -111,7 +111,7 @@ class UsersSection(Section[UsersInClosedLoop]):
         rates = (block.requests_per_s, block.ci_low_per_s, block.ci_high_per_s, block.open_requests_per_s)
         rate, low, high, planned = ("unknown" if per_s is None else digits(per_s) for per_s in rates)
         level = level_words(block.ci_level, f"{low} to {high}")
-        closed = f"{block.users} users simulated in a closed loop send {rate} requests/s ({level})"
+        closed = f"{counted(block.users, 'user')} simulated in a closed loop send {rate} requests/s ({level})"
         yield "Users", f"{closed}; the plan assumes {planned} requests/s with random arrivals"
         for row in block.slo:
             yield "", result_words(row, block.ci_level)

@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from catalogs.ui.terminal import ProgressCallback
-from catalogs.ui.words import counted, human_s, percent, rate, seconds
-from planner.answer.answer_schema import Answer
+from catalogs.ui.words import counted, dollars, percent, rate, were
+from planner.answer.answer_schema import Answer, reason_sentence, refused_sentence
 from planner.answer.plan_schema import Plan
 from planner.evaluation.evaluator import apply_bounds
 from planner.problem.candidate import count_words, deployment_words
 from planner.search.candidate_tester import TIE, TIE_WORDS
 from planner.search.workers import ONE_PROCESS, WorkerPool
+from planner.sections.section import tightest_words
 from planner.studies.binding import Binding, find_binding
 from planner.studies.bottleneck import ResourceUse, resource_uses, simulated_pool_uses
 from planner.studies.capacity_growth import Growth, GrowthStep, growth
@@ -72,9 +73,9 @@ def _explain_refusal(answer: Answer) -> Explanation:
     refusal, search = answer.infeasible, answer.search
     if refusal is None:
         return Explanation(["No deployment meets the request."], [], [], "unknown", None)
-    why = [f"No deployment of {counted(search.n_space, 'candidate')} meets the request."]
+    why = [refused_sentence(search.n_space)]
     reasons = refusal.reasons or {f"ruled out: {reason}": n for reason, n in search.main_reasons.items()}
-    why += [f"{n:,} of them {reason}." for reason, n in reasons.items()]
+    why += [reason_sentence(n, reason) for reason, n in reasons.items()]
     why += [f"It would be met by {s.change} (checked by {s.verified_by})." for s in refusal.what_would_meet_it]
     return Explanation(why, [], [], refusal.binding_constraint, None)
 
@@ -97,12 +98,10 @@ def _why(answer: Answer, best: Plan) -> Iterator[str]:
         load = rate(best.requests_per_s) if request.users is None else counted(request.users, "user")
         goal = f"is the cheapest that carries {load}"
     yield (
-        f"Of {s.n_space:,} deployments, {s.n_bounded_out:,} cannot meet the objectives (bounds) and "
-        f"{s.n_simulated:,} were simulated; this one {goal}."
+        f"Of {s.n_space:,} deployments, {s.n_bounded_out:,} cannot meet the objectives (bounds), "
+        f"{were(s.n_simulated)} simulated and {were(s.n_not_simulated)} not; this one {goal}."
     )
-    near = best.tightest
-    share = f"{percent(near.share)} of the limit {human_s(near.limit_s)}"
-    yield f"Its tightest objective is {near.name}: {seconds(near.value_s)} is {share}."
+    yield tightest_words(best.slo, request.confidence)
     if best.limit_words:
         yield f"Its capacity is {best.capacity_words}; {best.limit_words}."
 
@@ -173,16 +172,11 @@ def document(e: Explanation) -> dict[str, Any]:
 def cheapest_words(change: GrowthStep) -> str:
     """Return a change with its additional cost or saving, and its note."""
     extra = change.extra_usd_per_hour
-    more = f"for {extra_words(change)} more per hour"
-    if not extra:
-        more = "at an unknown price" if extra is None else "at the same cost"
+    more = f"for {dollars(extra)} more per hour"
+    if extra is None:
+        more = "at an unknown price"
+    elif not round(extra, 2):
+        more = "at the same cost"
     elif extra < 0:
-        more = f"saves ${-extra:,.2f} per hour"
+        more = f"saves {dollars(-extra)} per hour"
     return f"{change.words}, {more}" + (f" ({change.note})" if change.note else "")
-
-
-def extra_words(c: GrowthStep) -> str:
-    """Return the additional cost of a change, US dollars per hour."""
-    if c.extra_usd_per_hour is None:
-        return "unknown"
-    return f"${c.extra_usd_per_hour:,.2f}" if c.extra_usd_per_hour >= 0 else f"-${-c.extra_usd_per_hour:,.2f}"

@@ -22,7 +22,7 @@ from catalogs.deployments.schema import Deployment, Multimodal
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.ui.charts import time_text
-from catalogs.ui.words import counted, percent
+from catalogs.ui.words import counted, evidence_percents, percent
 from catalogs.workloads.media import layouts_for
 from catalogs.workloads.media_blocks import MOST_ITEMS, parse_item
 from planner.studies.analyzed_steps import AnalyzedSteps, PromptItems, PromptLimits, decode_step, prefill_steps
@@ -464,7 +464,8 @@ def headlines(document: dict[str, Any]) -> Iterable[str]:
     yield f"{steps:<9} {engine} in the engine, {device} on the device, {least} at the roofline; {rate}"
     yield f"Bound     {bound_words(document['bound_s'])}"
     yield f"Memory    {memory_words(document['memory'])}"
-    parts = [f"{percent(calibration[f'{k}_fraction'])} {k}" for k in ("measured", "interpolated", "roofline")]
+    kinds = ("measured", "interpolated", "roofline")
+    parts = [f"{share} {kind}" for share, kind in zip(evidence_percents(calibration), kinds, strict=True)]
     yield f"Known     device time {', '.join(parts)} only ({calibration['bundle']})"
 
 

@@ -187,17 +187,22 @@ def any_request(keys: Mapping[str, Any]) -> PlanRequest | NetworkRequest:
 
 
 def refuse_network(model: object) -> None:
-    """Refuse the model of a simulation if it is a network and not a language model.
+    """Refuse the model of a simulation if it is a network and not a language model, or nearly the name of a network.
 
     Raises:
-        InputError: It is a network; the message names what takes one.
+        InputError: It is a network, and the message names what takes one; or it is no name, and the message names the
+            network.
     """
+    from catalogs.deployments.network_deployment import refuse_misspelled_network
+
     if is_network_question({"model": model}):
         raise InputError(
-            "simulations of the page and the API take language models, and this is another network",
+            "simulations of the page and the API take language models, and this network is not one",
             model,
             hint="POST /api/v1/plans plans it, and the command `simulate` simulates its deployment.yaml",
         )
+    if model and not is_hugging_face_id(str(model)):
+        refuse_misspelled_network(str(model))
 
 
 def refuse_unknown(request: PlanRequest | NetworkRequest) -> None:

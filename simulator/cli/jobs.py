@@ -13,7 +13,7 @@ from catalogs.errors import InputError
 from catalogs.io.output_files import write_atomically, write_json
 from catalogs.statistics import QUANTILES
 from catalogs.ui.terminal import open_console, text_table
-from catalogs.ui.words import counted, digits, percent
+from catalogs.ui.words import counted, digits, evidence_percents, percent
 from catalogs.workloads.jobs import JobWorkload, load_job_workload
 from simulator.core.outcomes import STATUS
 from simulator.jobs.compiled import compile_jobs
@@ -215,11 +215,9 @@ def _power(metrics: dict[str, Any]) -> str:
 
 
 def _calibration(calibration: dict[str, Any]) -> str:
-    shares = {name: percent(calibration[f"{name}_fraction"]) for name in ("measured", "interpolated", "roofline")}
-    return (
-        f"calibration {calibration['bundle']}: {shares['measured']} of kernel time measured, "
-        f"{shares['interpolated']} interpolated, {shares['roofline']} roofline"
-    )
+    measured, interpolated, roofline = evidence_percents(calibration)
+    times = f"{measured} of kernel time measured, {interpolated} interpolated, {roofline} roofline"
+    return f"calibration {calibration['bundle']}: {times}"
 
 
 def refuse_options(options: dict[str, object]) -> None:

@@ -11,12 +11,15 @@ from calibration.accuracy.stated_error import in_words
 from catalogs.deployments.layout import Layout
 from catalogs.statistics import QUANTILES
 from catalogs.ui.terminal import open_console, text_table
-from catalogs.ui.words import counted, digits, percent
+from catalogs.ui.words import counted, digits, evidence_percents, percent, shares_words
 from catalogs.workloads.length_statistics import LengthStatistics, TokenStatistics
 from simulator.analysis.explain import PERCENTILES
 from simulator.analysis.metrics import speculative_line
 from simulator.analysis.request_phases import PHASE_WORDS
 from simulator.cli.complexity_screen import print_comparison, print_complexity
+
+#: Shares of the time of steps that the summary names; the others together are the last one.
+_MOST_SHARES: Final = 5
 
 _LATENCIES = {
     "ttft_s": "time to first token",
@@ -37,17 +40,16 @@ def print_summary(document: dict[str, Any], complexity: bool = False) -> None:
     console.print(_workload_line(document["workload"]))
     console.print(_latency_table(metrics))
     seconds = document["time_breakdown"]
-    total_s = sum(seconds.values()) or 1.0
-    parts = [(name, s / total_s) for name, s in sorted(seconds.items(), key=lambda item: -item[1])]
+    parts = {name.replace("_", " "): s for name, s in sorted(seconds.items(), key=lambda item: -item[1]) if s > 0}
+    measured, interpolated, roofline = evidence_percents(calibration)
     for line in (
         _throughput(metrics),
         *_features(metrics),
         *_fleet(metrics),
         _power(metrics),
-        "time: " + ", ".join(f"{name} {percent(share)}" for name, share in parts if share >= 0.005),
-        f"calibration {calibration['bundle']}: {percent(calibration['measured_fraction'])} of step time measured, "
-        f"{percent(calibration['interpolated_fraction'])} interpolated, "
-        f"{percent(calibration['roofline_fraction'])} roofline; "
+        f"time: {shares_words(parts, _MOST_SHARES)}" if parts else "time: none",
+        f"calibration {calibration['bundle']}: {measured} of step time measured, {interpolated} interpolated, "
+        f"{roofline} roofline; "
         f"expected error of step times from operators {percent(calibration['operator_error'])}",
         in_words(calibration["stated_error"]),
     ):

@@ -11,7 +11,7 @@ import typer
 from catalogs.errors import InputError
 from catalogs.io.output_files import check_targets, write_json
 from catalogs.ui.shared_options import JsonFile, command_group
-from catalogs.ui.words import parse_duration, percent
+from catalogs.ui.words import parse_duration, percent, with_sign
 
 app = command_group(
     help="Record what the machine does while a command runs, and show what disturbed it.",
@@ -118,7 +118,7 @@ def _print(found: dict[str, Any]) -> None:
         for each in found["while_slow"][:_SHOWN]:
             unit = each["unit"]
             values = f"{value_text(each['slow'], unit)}, otherwise {value_text(each['rest'], unit)}"
-            typer.echo(f"  {each['signal']:24} {values} ({each['effect']:+.1f} deviations)")
+            typer.echo(f"  {each['signal']:24} {values} ({with_sign(each['effect'], 1)} deviations)")
     for each in found["advice"]:
         typer.echo(f"gain at most {percent(each['gain'], 1)}: {each['change']}: {each['because']}")
     if not found["advice"]:

@@ -47,7 +47,7 @@ def plan(
     keys = given.keys()
     if is_network(str(keys.get("model") or "")):
         if keys.get("agents") is not None:
-            raise InputError("agents send requests to a language model, and this is another network", keys["model"])
+            raise InputError("agents send requests to a language model, and this network is not one", keys["model"])
         plan_of_network(keys, json, html, deployment_out)
         return
     if keys.get("model") and "/" not in str(keys["model"]):  # an id of Hugging Face, or a path, names no entry here

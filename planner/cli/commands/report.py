@@ -28,15 +28,18 @@ def report(
     """
     from catalogs.errors import InputError
     from catalogs.io.output_files import check_targets
+    from catalogs.ui.outputs import refuse_inputs_in_folder
     from planner.cli.screens.report import show
     from planner.networks.answer_file import read_network_answer
     from planner.report.pareto_page import read_front
-    from planner.report.write import write_report
+    from planner.report.write import names_of_files, write_report
     from planner.sections.full_answer import read_answer
 
     check_targets(None, html=html)
     if csv is not None and csv.exists() and not csv.is_dir():
         raise InputError("--csv must be a folder", str(csv), f"{csv}.d")
+    if csv is not None:
+        refuse_inputs_in_folder("--csv", csv, names_of_files(len(front or [])), [answer, *(front or [])])
     of_network = read_network_answer(answer)
     if of_network is not None:
         if front:

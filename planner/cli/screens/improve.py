@@ -46,7 +46,7 @@ def _today(found: Improvement) -> Iterator[Line]:
 
 
 def _objectives(found: Improvement, figures: Figures) -> str:
-    limits = {text.partition("=")[0]: text.partition("=")[2] for text in found.request["slo"]}
+    limits = {slo.name: human_s(slo.limit_s) for slo in parse_slos(found.request["slo"])}
     values = [
         f"{name} {'no value' if value is None else human_s(value)} (limit {limits.get(name, '?')})"
         for name, value in figures.latencies_s.items()

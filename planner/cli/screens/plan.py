@@ -9,7 +9,7 @@ from typing import Final
 
 from calibration.accuracy.stated_error import in_words
 from catalogs.ui.terminal import LABEL, LEAST_WIDTH, PIPED, Line, labelled_rows, text_table
-from catalogs.ui.words import counted, digits, dollars, kilowatts, percent, seconds, shares_words
+from catalogs.ui.words import counted, digits, dollars, evidence_percents, kilowatts, percent, seconds, shares_words
 from planner.answer.answer_schema import GOALS, Answer, Refusal, SearchSummary
 from planner.answer.hardware_ranking import HardwareRow
 from planner.answer.plan_schema import CalibrationBlock, CheckpointBlock, Memory, Plan, SloResult, difference_words
@@ -282,8 +282,7 @@ def memory_bar(memory: Memory) -> str:
 
 
 def _calibration_lines(known: CalibrationBlock) -> Iterator[Line]:
-    fractions = (known.measured_fraction, known.interpolated_fraction, known.roofline_fraction)
-    measured, interpolated, roofline = map(percent, fractions)
+    measured, interpolated, roofline = evidence_percents(known.fractions)
     shares = f"{measured} measured, {interpolated} interpolated, {roofline} roofline only"
     error = f"operator error {percent(known.of_operators, 1)}"
     yield "Evidence", f"step time: {shares} (calibration {known.bundle}); {error}"
@@ -292,8 +291,8 @@ def _calibration_lines(known: CalibrationBlock) -> Iterator[Line]:
 
 def _search_line(search: SearchSummary) -> Line:
     return "Search", (
-        f"{counted(search.n_space, 'candidate')}: {search.n_bounded_out} ruled out by bounds, "
-        f"{search.n_not_simulated} not simulated, {search.n_simulated} simulated ({search.n_pruned} stopped early) "
+        f"{counted(search.n_space, 'candidate')}: {search.n_bounded_out:,} ruled out by bounds, "
+        f"{search.n_not_simulated:,} not simulated, {search.n_simulated:,} simulated ({search.n_pruned} stopped early) "
         f"with {counted(search.n_requests, 'request')}{_searches_words(search)}; "
         f"{search.method}; {search.seconds:.1f} s"
     )

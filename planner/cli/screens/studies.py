@@ -9,7 +9,18 @@ from typing import Final
 
 from catalogs.ui.charts import number_text
 from catalogs.ui.terminal import LABEL, Line, open_console, show_lines, text_table
-from catalogs.ui.words import dollars, duration_text, grams, joules, percent, rate, seconds, sure_percent
+from catalogs.ui.words import (
+    digits,
+    dollars,
+    duration_text,
+    grams,
+    joules,
+    percent,
+    rate,
+    seconds,
+    sure_percent,
+    with_sign,
+)
 from planner.deploy.package import Package
 from planner.report.evidence import growth_row
 from planner.search.pareto_search import ParetoAnswer, best_balance_words, footnotes, shown, shown_unit
@@ -23,6 +34,9 @@ from planner.studies.whatif import WhatIf
 
 #: Maximum length of a value in a table of differences, in characters.
 _CELL: Final = 26
+
+#: Relative change from which it is written as a factor: ten times the value.
+_AS_FACTOR: Final = 9.0
 
 _TEXT: Final[Mapping[str, Callable[[float | None], str]]] = {
     "rate": rate,
@@ -69,9 +83,14 @@ def _cells(f: Figure, heads: tuple[str, str]) -> tuple[str, ...]:
 
 
 def change_text(f: Figure) -> str:
-    """Return the change of a figure in per cent, or in points if it is a share; empty where it is not known."""
+    """Return the change of a figure: in per cent, as a factor from ten times on, or in points if it is a share.
+
+    It is empty where it is not known.
+    """
     unit = "points" if f.unit in ("share", "confidence") else "%"  # of shares, percentage points
-    return "" if f.change is None else f"{100 * f.change + 0.0:+.0f} {unit}".replace("-0 ", "+0 ")
+    if f.change is not None and unit == "%" and f.change >= _AS_FACTOR:
+        return f"× {digits(1 + f.change)}"
+    return "" if f.change is None else f"{with_sign(100 * f.change)} {unit}"
 
 
 def _cut(text: str) -> str:

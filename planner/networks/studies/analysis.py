@@ -13,7 +13,7 @@ from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.networks.files import load_network
 from catalogs.ui.charts import time_text
-from catalogs.ui.words import digits, gigabytes, percent
+from catalogs.ui.words import digits, evidence_percents, gigabytes, shares_words
 from planner.networks.candidate import Setup
 from planner.networks.job import BATCH, read_job
 from planner.networks.mix import JobMix
@@ -189,9 +189,10 @@ def job_headlines(document: dict[str, Any]) -> Iterator[str]:
         f"Time      {times[0]}: {times[1]} of kernels, {times[2]} of launches on the host, {times[3]} at the roofline; "
         f"{digits(job['jobs_per_s'])} jobs/s"
     )
-    total_s = sum(document["bound_s"].values())
     ranked = sorted(document["bound_s"].items(), key=lambda item: -item[1])
-    yield f"Bound     {', '.join(f'{percent(s / total_s)} {BOUND_WORDS[name]}' for name, s in ranked if s > 0.0)}"
+    bounds = {BOUND_WORDS[name]: bound_s for name, bound_s in ranked if bound_s > 0.0}
+    yield f"Bound     {shares_words(bounds, len(bounds))}"
     yield f"Memory    {gigabytes(memory['peak_bytes'])} of {gigabytes(memory['device_bytes'])} at this batch"
-    parts = [f"{percent(calibration[f'{k}_fraction'])} {k}" for k in ("measured", "interpolated", "roofline")]
+    kinds = ("measured", "interpolated", "roofline")
+    parts = [f"{share} {kind}" for share, kind in zip(evidence_percents(calibration), kinds, strict=True)]
     yield f"Known     kernel time {', '.join(parts)} only ({calibration['bundle']})"

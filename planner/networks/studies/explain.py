@@ -9,7 +9,8 @@ from catalogs.deployments.network_deployment import as_network_deployment
 from catalogs.hardware.catalog import MOST_NODES, parse_hardware, with_count, with_nodes
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.terminal import ProgressCallback
-from catalogs.ui.words import counted, digits, human_s, percent, seconds
+from catalogs.ui.words import counted, digits, percent, were
+from planner.answer.answer_schema import reason_sentence, refused_sentence
 from planner.networks.counts import not_simulated
 from planner.networks.plan import best_of
 from planner.networks.schema import NetworkAnswer, NetworkPlan
@@ -17,6 +18,7 @@ from planner.networks.screen import capacity_words, cost_words, energy_words
 from planner.networks.studies.inputs import find_network_binding
 from planner.networks.studies.whatif import builder_of, candidate_of, check_calibration
 from planner.search.candidate_tester import TIE_WORDS
+from planner.sections.section import tightest_words
 from planner.studies.binding import Binding
 from planner.studies.bottleneck import ResourceUse
 from planner.studies.capacity_growth import ACCELERATORS_TRIED, CAPACITY_GOAL, Growth, GrowthStep
@@ -63,8 +65,8 @@ def _refused(answer: NetworkAnswer) -> Explanation:
     refusal, search = answer.infeasible, answer.search
     if refusal is None:
         return Explanation(["No deployment meets the request."], [], [], "unknown", None)
-    why = [f"No deployment of {counted(search.n_space, 'candidate')} meets the request."]
-    why += [f"{n:,} of them {reason}." for reason, n in refusal.main_reasons.items()]
+    why = [refused_sentence(search.n_space)]
+    why += [reason_sentence(n, reason) for reason, n in refusal.main_reasons.items()]
     if refusal.closest is not None:
         why.append(f"The closest plan is {refusal.closest.words}.")
     why += [f"It would be met by {s.change} (checked by {s.verified_by})." for s in refusal.what_would_meet_it]
@@ -82,16 +84,10 @@ def _why(answer: NetworkAnswer, best: NetworkPlan) -> Iterator[str]:
     left = not_simulated(search)
     yield (
         f"Of {counted(search.n_space, 'deployment')}, {search.n_bounded_out:,} cannot meet the objectives or gain "
-        f"nothing (bounds), {search.n_simulated:,} were simulated{'' if left is None else f' and {left:,} were not'}; "
+        f"nothing (bounds), {were(search.n_simulated)} simulated{'' if left is None else f' and {were(left)} not'}; "
         f"this one {goal}."
     )
-    near = max(best.slo, key=lambda row: (row.value_at_confidence_s or row.value_s or 0.0) / row.limit_s)
-    if near.value_at_confidence_s is not None:
-        share = percent(near.value_at_confidence_s / near.limit_s)
-        yield (
-            f"Its tightest objective is {near.name}: at most {seconds(near.value_at_confidence_s)} with "
-            f"{percent(request.confidence)} confidence, {share} of the limit {human_s(near.limit_s)}."
-        )
+    yield tightest_words(best.slo, request.confidence)
     if (capacity := capacity_words(best)) is not None:
         limit = f"; {best.limited_by}" if best.limited_by else ""
         yield f"Its capacity is {capacity}{limit}."

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from catalogs.errors import InputError
 from catalogs.ui.entry_point import run_command
-from catalogs.ui.outputs import OUTPUT_OPTIONS
+from catalogs.ui.outputs import OUTPUT_OPTIONS, refuse_inputs_in_folder
 from tests.catalogs.ui.test_shared_options import APPS
 
 FILES = {
@@ -19,6 +20,8 @@ FILES = {
     "deployment.yaml": "model: llama3.2-1b\nengine: vllm\nhardware: l40s\n",
     "answer.json": '{"request": {"workload": "trace.csv"}}',
     "config.json": "{}",
+    "report.json": '{"request": {"workload": "curve.csv"}}',
+    "curve.csv": "arrival_s,input_tokens,output_tokens\n0,100,10\n1,100,10\n",
 }
 
 
@@ -45,6 +48,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "plan whatif answer.json --rate x2 --json ./answer.json",
         "plan compare answer.json question.yaml --json answer.json",
         "plan report answer.json --html answer.json",
+        "plan report report.json --csv .",
+        "plan report report.json --csv ../{folder}",
+        "plan report answer.json --front report.json --csv .",
         "plan deploy answer.json --target vllm --out ../{folder} --force",
         "simulate deployment.yaml --workload load.yaml --requests-out trace.csv",
         "simulate deployment.yaml --json deployment.yaml",
@@ -60,6 +66,16 @@ def test_an_output_that_is_an_input_is_refused(line: str, folder: Path, capsys: 
     assert "nearest valid choice" in shown
     assert shown.count("\n") == 1
     assert {path.name: path.read_text() for path in folder.iterdir() if not path.is_symlink()} == FILES
+
+
+def test_a_folder_is_refused_only_for_the_files_that_are_written_into_it(folder: Path) -> None:
+    written = {"report.json", "curve.csv"}
+    refuse_inputs_in_folder("--csv", folder, written, [Path("answer.json"), Path("trace.csv")])
+    refuse_inputs_in_folder("--csv", folder / "tables", written, [Path("report.json")])
+    (folder / "answer.json").write_text('{"request": {"workload": "curve.csv"}}')
+    with pytest.raises(InputError, match="--csv would replace a file that this command reads") as found:
+        refuse_inputs_in_folder("--csv", Path("."), written, [Path("answer.json")])
+    assert found.value.nearest == "--csv tables"
 
 
 def test_another_existing_file_may_be_replaced(folder: Path) -> None:

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalogs.ui.words import percent, shares_words, sure_percent, whole_percents
+from catalogs.ui.words import (
+    evidence_percents,
+    extra_dollars,
+    percent,
+    shares_words,
+    sure_percent,
+    whole_percents,
+    with_sign,
+)
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("catalogs", "calibration", "simulator", "planner")
@@ -41,7 +49,23 @@ def test_decimals_and_differences() -> None:
     assert percent(0.99999, 3) == "99.999 %"
     assert percent(0.25, signed=True) == "+25 %"
     assert percent(-0.041, 1, signed=True) == "−4.1 %"
-    assert percent(-0.0004, signed=True) == "+0 %"
+    for near_zero in (-0.0004, 0.0, 0.004):
+        assert percent(near_zero, signed=True) == "0 %"
+    assert percent(-0.0004, 1, signed=True) == "0.0 %"
+
+
+def test_the_shares_of_evidence_add_up() -> None:
+    """Rounded one by one, 11.55, 77.91 and 10.54 % would be 12, 78 and 11: 101 %."""
+    shares = {"measured_fraction": 0.1155, "interpolated_fraction": 0.7791, "roofline_fraction": 0.1054}
+    assert evidence_percents(shares) == ["12 %", "78 %", "10 %"]
+    assert evidence_percents(dict.fromkeys(shares, 0.0)) == ["0 %", "0 %", "0 %"]
+
+
+def test_differences_have_a_sign_unless_they_round_to_zero() -> None:
+    assert [with_sign(x) for x in (3.4, -3.4, 0.4, -0.4, 0.0, 1234.0)] == ["+3", "−3", "0", "0", "0", "+1,234"]
+    assert [with_sign(x, 1) for x in (-0.04, -0.06, 0.06)] == ["0.0", "−0.1", "+0.1"]
+    amounts = [extra_dollars(x) for x in (0.31, -1.0, 0.0, -0.001, 1234.5, None)]
+    assert amounts == ["+$0.31", "−$1.00", "$0.00", "$0.00", "+$1,234.50", "unknown"]
 
 
 @given(st.floats(0.0, 1.0), st.integers(1, 99))

@@ -24,7 +24,8 @@ def test_tokens_of_steps_with_and_without_prompts_differ_by_hand() -> None:
     assert found.mixed_s == 3.0
     assert found.decode_s == 1.0
     assert 1 < found.decodes < 2
-    assert found.words.startswith("14 % of the output tokens come from steps that also compute prompts, of 3")
+    share = "14 % of the output tokens come from steps that also compute prompts"
+    assert found.words.startswith(f"{share}, and such a step takes 3 s")
     assert StepShares.of(run, (200.0, 300.0)) == NO_STEPS
     assert NO_STEPS.words == ""
     mean = StepShares.mean([found, NO_STEPS])

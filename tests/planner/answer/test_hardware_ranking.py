@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from catalogs.hardware.catalog import parse_hardware
 from planner.answer.evaluated_plan import EvaluatedPlan
-from planner.answer.hardware_ranking import HardwareRanking, HardwareRow, RankedHardware
+from planner.answer.hardware_ranking import HardwareRanking, HardwareRow, RankedHardware, _missed_words
 from planner.answer.plan_evaluator import PlanEvaluator
 from planner.evaluation.closed_forms.bounds import MEMORY, NOT_ADMITTED, NOT_RENTED, REQUEST_LENGTH, Discard
 from planner.evaluation.run_sizes import RunSizes
@@ -103,7 +104,15 @@ def test_a_row_without_a_plan_states_how_many_candidates_were_tried() -> None:
     every = rows([*left, OTHER], rate=7.0)["l40s"]
     assert (every.state, every.why) == ("fails", "every candidate misses ttft.p90")
     some = rows([*left, OTHER], rate=7.0, trials=5)["l40s"]
-    assert (some.state, some.why) == ("undecided", "5 of 8 candidates tried: all miss ttft.p90")
+    others = "3 others that may carry the load were not simulated (search.trials)"
+    assert (some.state, some.why) == ("undecided", f"all 5 simulated candidates miss ttft.p90; {others}")
+    one = rows([*left, OTHER], rate=7.0, trials=1)["l40s"]
+    assert one.why.startswith("the only simulated candidate misses ttft.p90; 7 others ")
+    if_seven = rows([*left[:2], OTHER], rate=7.0, trials=1)["l40s"]
+    assert if_seven.why.endswith("; 1 other that may carry the load was not simulated (search.trials)")
+    mixed = _missed_words([(2.0, "ttft.p90"), (3.0, "tpot.p90")], "all 2 miss", "none meets the objectives")
+    assert mixed == "none meets the objectives"
+    assert _missed_words([(math.inf, "ttft.p90")], "all miss", "none meets") == "the queue grows without limit"
     far = rows([*left, OTHER], rate=1000.0)["l40s"]
     assert (far.state, far.why) == ("fails", "overloaded with full batches")
 

@@ -370,7 +370,7 @@ def test_a_value_its_verdict_and_its_confidence_agree(
     assert row.met == (row.probability_met >= sure)
     if abs(row.value_at_confidence_s / MEAN.limit_s - 1) > 1e-6 and noise > 1e-3:
         assert row.met == (row.value_at_confidence_s <= MEAN.limit_s)
-    shown = verdict_words(row.met, row.probability_met)
+    shown = verdict_words(row)
     whole = [int(part) for part in re.findall(r"(\d+) %", shown)]
     assert row.met or not whole or whole[0] < 100 * sure  # a confidence that is not reached never reads as if it were
 

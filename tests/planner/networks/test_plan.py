@@ -111,6 +111,20 @@ def test_accelerators_that_are_rented_and_idle_are_in_power_energy_and_carbon(tm
     assert words in (tmp_path / "page.html").read_text()
 
 
+def test_any_hardware_leaves_out_what_was_not_measured() -> None:
+    """As for language models: the roofline alone is too optimistic for a comparison, unless its hardware is named."""
+    request = network_request({"model": "bert-base", "hardware": "any", "slo": "e2e.p90=20ms", "rate": 100})
+    planner = NetworkPlanner.of(request)
+    names = {hardware.accelerator.name for hardware in planner.hardware()}
+    assert {"h100", "l40s", "a100-80gb"} <= names
+    assert not {"l4", "v100-16gb", "t4"} & names
+    (notice,) = (text for text in planner.notices if "no calibration" in text)
+    assert "v100-16gb" in notice
+    named = NetworkPlanner.of(request.replace(hardware="l4x1,h100x1"))
+    assert [hardware.text for hardware in named.hardware()] == ["l4x1", "h100x1"]
+    assert not [text for text in named.notices if "no calibration" in text]
+
+
 def test_the_search_for_the_least_energy_counts_accelerators_that_are_rented_and_idle() -> None:
     keys = {"hardware": "h100x1", "objective": "energy", "rate": 0.5}
     one, eight = (world(lambda _: 1.0, **keys, **{"tariff.cloud": cloud}) for cloud in ("verda", "lambda"))
@@ -124,8 +138,8 @@ def test_the_search_for_the_least_energy_counts_accelerators_that_are_rented_and
 
 
 def test_an_alternative_that_ties_with_a_simpler_plan_says_so() -> None:
-    """One replica of each carries the rate, at the same price: larger batches and instances are less simple."""
-    keys = {"model": "resnet50", "hardware": "l4", "slo": "e2e.p90=100ms", "rate": 20, **SMALL}
+    """A batch never has more than one job at a light load: larger batches and instances are only less simple."""
+    keys = {"model": "resnet50", "hardware": "l4", "slo": "e2e.p90=100ms", "objective": "latency", **SMALL}
     answer = plan_network(network_request(keys | {"tariff.usd_per_hour": 1.0}))
     assert answer.best is not None
     planner = NetworkPlanner.of(answer.request)

@@ -9,9 +9,11 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.networks.files import load_network
 from planner.networks.candidate import Setup
 from planner.networks.job import PlannedJob
-from planner.networks.mix import JobMix
+from planner.networks.mix import JobMix, read_jobs
+from planner.networks.request import network_request
 from planner.networks.service import JobService
-from planner.networks.space import Space, make_space, splits
+from planner.networks.space import Space, is_too_slow, make_space, splits
+from simulator.networks.job import JobPrice
 from tests.planner.networks.known_jobs import KnownService, ask
 
 
@@ -94,3 +96,49 @@ def test_a_job_beyond_the_memory_is_refused_without_pricing_a_kernel(monkeypatch
     hardware = [parse_hardware("h100x8")]
     found = make_space(ask(model="wan2.1-t2v-14b", hardware="h100x8"), JobService(JobMix.one(job)), hardware)
     assert (found.left, list(found.discarded)) == ([], ["memory"])
+
+
+@pytest.mark.parametrize("hardware", ["h100x2", "l40sx2", "b200x2"])
+def test_a_job_takes_longer_than_its_arithmetic(hardware: str) -> None:
+    service = JobService(JobMix.one(PlannedJob(load_network("sdxl"), {})))
+    two = parse_hardware(hardware)
+    for split in splits(service, two):
+        for precision in ("bf16", "fp8"):
+            setup = Setup(two, precision, "compiled", split)
+            assert 0.02 < service.least_s(setup) / service.seconds(setup) < 1.0
+
+
+def test_a_network_in_one_pass_has_no_bound() -> None:
+    service = JobService(JobMix.one(PlannedJob(load_network("resnet50"), {})))
+    assert service.least_s(Setup(parse_hardware("h100x1"), "bf16", "compiled")) == 0.0
+
+
+def test_a_job_that_the_arithmetic_rules_out_is_hardly_priced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the setups with the fastest arithmetic are priced, so that the answer states how long a job takes."""
+    priced: list[Setup] = []
+    price = JobService.price
+
+    def count(service: JobService, setup: Setup, jobs: int = 1, kind: int = 0) -> JobPrice:
+        priced.append(setup)
+        return price(service, setup, jobs, kind)
+
+    monkeypatch.setattr(JobService, "price", count)
+    request = network_request({"model": "sdxl", "hardware": "h100x8", "slo": "e2e.p95=100ms", "steps": 900})
+    service = JobService(read_jobs(load_network("sdxl"), None, 900))
+    found = make_space(request, service, [parse_hardware("h100x8")])
+    assert found.left == []
+    assert found.n > 20
+    (words,) = found.reasons
+    assert words.startswith("one job alone takes ")
+    assert "at least" not in words
+    assert {(setup.precision, setup.ranks) for setup in priced} == {("fp8", 8)}
+    assert all(is_too_slow(request, service, parse_hardware(name)) for name in ("h100x8", "b200x8"))
+    assert not is_too_slow(
+        request.replace(steps=1), JobService(read_jobs(load_network("sdxl"), None, 1)), parse_hardware("h100x2")
+    )
+
+
+def test_nodes_share_the_prices_of_a_replica() -> None:
+    service = JobService(JobMix.one(PlannedJob(load_network("sdxl"), {})))
+    one, two = (Setup(parse_hardware(name), "bf16", "compiled") for name in ("h100x2", "2*h100x2"))
+    assert service.price(one) is service.price(two)

@@ -19,6 +19,7 @@ from planner.networks.studies.analysis import JobQuery, analyze_job, job_documen
 from planner.networks.studies.comparison import compare_any, compare_network_answers
 from planner.networks.studies.inputs import find_network_binding
 from planner.networks.studies.whatif import NetworkChanges, parse_changes, what_if_network
+from planner.report.write import names_of_files
 from planner.studies.capacity_inputs import ARRIVALS
 from tests.planner.networks.known_jobs import one, world
 
@@ -142,7 +143,8 @@ def test_the_commands_take_the_answer_of_a_network(file: Path, tmp_path: Path) -
         )
         == 0
     )
-    assert {"plans.csv", "stages.csv", "curve.csv", "report.json"} <= {path.name for path in (tmp_path / "t").iterdir()}
+    written = {path.name for path in (tmp_path / "t").iterdir()}
+    assert {"plans.csv", "stages.csv", "curve.csv", "report.json"} <= written <= names_of_files(0)
     assert read_network_answer(file) is not None
     for wrong in (["--workload", "chat"], ["--set", "kv_dtype=fp8"], ["--alternative", "9", "--rate", "x2"], []):
         assert run_command("plan", app, ["whatif", str(file), *wrong]) == 2
@@ -153,7 +155,9 @@ def test_a_refusal_is_explained_and_has_nothing_to_change(tmp_path: Path, capsys
     refused = plan_network(network_request(KEYS | {"slo": "e2e.p90=0.1ms"}))
     file.write_text(json.dumps(refused.document()))
     assert run_command("plan", app, ["explain", str(file)]) == 0
-    assert "No deployment of" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "The only candidate does not meet the request." in shown
+    assert "1 was ruled out: one job alone takes" in shown
     assert run_command("plan", app, ["whatif", str(file), "--rate", "x2"]) == 2
     assert "has no plan" in capsys.readouterr().err
 

@@ -33,7 +33,7 @@ from planner.report.latency_figures import capacity_curve, knee, knee_of
 from planner.report.material import ReportData, gather
 from planner.report.money_figures import front
 from planner.report.page import answer_page
-from planner.report.write import rows_as_csv, tables_of, write_table_files, write_tables
+from planner.report.write import names_of_files, rows_as_csv, tables_of, write_table_files, write_tables
 from planner.sections.full_answer import parse_answer, read_answer
 from planner.sections.registry import section_pages
 from planner.sections.users import UsersInClosedLoop, UsersSection
@@ -268,6 +268,7 @@ def test_tables_hold_the_same_numbers(tmp_path: Path) -> None:
     import pandas as pd
 
     written = write_tables(material(), tmp_path / "tables")
+    assert {path.name for path in written} <= names_of_files(len(material().fronts))
     assert {p.suffix for p in written} == {".csv", ".parquet", ".json"}
     whole = json.loads((tmp_path / "tables" / "report.json").read_text())
     assert whole["curve"][0]["ttft_p90_s"] == data()["best"]["curve"][0]["ttft_s"]["p90"]

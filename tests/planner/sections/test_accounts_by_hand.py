@@ -93,6 +93,10 @@ def test_users_pay_the_hours_of_a_month() -> None:
     assert (shared.users, shared.hours_per_month) == (100.0, 730.5)
     assert shared.requests_per_user_day == pytest.approx(8640.0)
     assert shared.usd_per_user_month == pytest.approx(262.98)
+    words = "$262.98 for each of 100 users, with 8,640 requests a day at the planned 10 requests/s"
+    assert shared.rows()[0][1] == words
+    earlier = shared.model_copy(update={"requests_per_s": None})
+    assert earlier.rows()[0][1] == words.partition(" at the planned")[0]
     each = accounts_of(Accounting(requests_per_user_day=86.4), planned()).per_user
     assert each is not None
     assert each.users == pytest.approx(10_000.0)

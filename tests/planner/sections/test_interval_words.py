@@ -11,7 +11,7 @@ import pytest
 from planner.answer.plan_schema import SloResult
 from planner.problem.slo import parse_slos
 from planner.sections.fleet_day import FleetDay, FleetSize
-from planner.sections.section import interval_words, result_words
+from planner.sections.section import interval_words, result_words, verdict_words
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,25 @@ def row(value_s: float | None, met: bool) -> SloResult:
         {"name": "tpot.p95", "metric": "tpot", "stat": "p95", "limit_s": 0.06, "value_s": value_s}
         | {"ci_low_s": value_s, "ci_high_s": value_s, "met": met, "probability_met": probability}
     )
+
+
+@pytest.mark.parametrize(
+    ("high_s", "met", "words"),
+    [
+        (0.05, True, "met with 75 % confidence"),
+        (0.08, True, "met with 75 % confidence, at most 55 ms at the required confidence"),
+        (None, True, "met with 75 % confidence, at most 55 ms at the required confidence"),
+        (0.08, False, "missed (75 % confidence that it is met)"),
+    ],
+)
+def test_an_interval_beyond_the_limit_of_a_met_objective_is_explained(
+    high_s: float | None, met: bool, words: str
+) -> None:
+    """Below a confidence of 90 %, the 80 % interval may end beyond the limit of 60 ms that is met."""
+    bars = {"ci_high_s": high_s, "met": met, "probability_met": 0.75, "value_at_confidence_s": 0.055}
+    found = row(0.03, True).model_copy(update=bars)
+    assert verdict_words(found) == words
+    assert result_words(found, 0.8).endswith(f"): {words}")
 
 
 def test_an_objective_on_a_metric_that_no_request_has_is_met_without_a_value() -> None:

@@ -194,6 +194,17 @@ def test_a_fleet_that_is_not_sure_enough_is_missed_though_all_windows_meet(tmp_p
     assert f"objectives missed at the required confidence; met in 100 % of {sure.n_windows} windows (" in missed
 
 
+def test_equal_sizes_for_the_peak_and_the_mean_are_one_row(tmp_path: Path) -> None:
+    block = toy(tmp_path).block()
+    peak = next(option for option in block.options if option.name == "peak")
+    for replicas, names in ((peak.replicas, ["for the peak and the mean"]), (7, ["for the peak", "for the mean"])):
+        mean = peak.model_copy(update={"name": "mean", "replicas": replicas})
+        shown = block.model_copy(update={"options": [peak, mean], "cheapest": "peak"})
+        lines = list(DailyLoadSection().screen(shown, None))  # type: ignore[arg-type]
+        assert [text.partition(":")[0] for label, text in lines if label == "Replicas"] == names
+        assert dict(lines)["Cheapest"].startswith(f"{names[0]};")
+
+
 @pytest.mark.parametrize(("duration_s", "says"), [(86400.0, "  by hour: "), (240.0, "  every 10 s: ")])
 def test_the_parts_of_a_load_that_is_no_day_are_no_hours(tmp_path: Path, duration_s: float, says: str) -> None:
     block = toy(tmp_path).block()
@@ -294,7 +305,9 @@ def test_a_question_over_time_end_to_end(tmp_path: Path, capsys: pytest.CaptureF
     shown = capsys.readouterr().out
     assert "Cheapest" in shown
     assert "7,200 requests in 2 h" in shown
-    assert shown.count(" % interval: ") >= 1 + 2 * 3  # of the plan, and of windows and objectives of three sizes
+    sizes = shown.count("\nReplicas")
+    assert sizes == (2 if "for the peak and the mean" in shown else 3)
+    assert shown.count(" % interval: ") >= 1 + 2 * sizes  # of the plan, and of windows and objectives of each size
     assert unlabelled_intervals(shown) == []
 
 

@@ -91,8 +91,8 @@ def test_shares_change_by_percentage_points() -> None:
     assert confidence.change == -0.25
     assert confidence.as_dict()["change_is"] == "difference"
     assert Figure("x", "rate", 0.5, 0.25).as_dict()["change_is"] == "relative"
-    assert _cells(confidence, ("A", "B"))[3] == "-25 points"
-    assert _cells(Figure("x", "rate", 0.5, 0.25), ("A", "B"))[3] == "-50 %"
+    assert _cells(confidence, ("A", "B"))[3] == "−25 points"
+    assert _cells(Figure("x", "rate", 0.5, 0.25), ("A", "B"))[3] == "−50 %"
     assert Figure("kv", "share", 0.0, 0.1).change == pytest.approx(0.1)
 
 
@@ -262,7 +262,7 @@ def test_a_confidence_reads_the_same_in_the_table_and_below_it() -> None:
     """61.9 % is not 62 %: a confidence that is not reached never reads as if it were."""
     figure = Figure("confidence in ttft.p99", "confidence", 0.9, 0.619, lower_is_better=False)
     assert figure.change == pytest.approx(-0.281)
-    assert _cells(figure, ("planned", "changed"))[2:4] == ("61 %", "-28 points")
+    assert _cells(figure, ("planned", "changed"))[2:4] == ("61 %", "−28 points")
 
 
 def test_a_dotted_key_changes_one_key_of_a_block() -> None:

@@ -12,6 +12,7 @@ import pytest
 from catalogs.ui.entry_point import run_command
 from catalogs.ui.terminal import PIPED
 from catalogs.ui.words import rate
+from planner.answer.answer_schema import main_reasons, reason_sentence, refused_sentence
 from planner.cli.main import app
 from planner.evaluation.deployments import slower_host
 from planner.evaluation.multi_hardware import open_evaluator
@@ -168,3 +169,12 @@ def test_a_slower_host_keeps_what_is_not_its_own() -> None:
     assert slower.resolved(candidate) is evaluator.deployments.resolved(candidate)  # only what changes is made again
     assert twice.step_s == 2 * host.step_s
     assert twice.collective_skew_s == host.collective_skew_s
+
+
+def test_reasons_are_sentences() -> None:
+    assert refused_sentence(1) == "The only candidate does not meet the request."
+    assert refused_sentence(1200) == "None of 1,200 candidates meets the request."
+    assert reason_sentence(1, "simulated: ttft.p99 is missed") == "1 was simulated: ttft.p99 is missed."
+    assert reason_sentence(2, "not simulated: overloaded") == "2 were not simulated: overloaded."
+    others = next(reversed(main_reasons({f"ruled out: {i}": 5 - i for i in range(5)}, "key", 3)))
+    assert reason_sentence(6, others) == "6 more: one of 3 other reasons applies (key in JSON has all)."

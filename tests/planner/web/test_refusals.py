@@ -117,3 +117,12 @@ def test_a_simulation_of_a_network_is_refused_with_what_takes_one(client: TestCl
     (fault,) = client.post(f"{PREFIX}/deployments/check", json={"text": text}).json()["faults"]
     assert (fault["line"], fault["key"], fault["nearest"]) == (1, "model", None)
     assert "take language models" in fault["rule"]
+
+
+def test_a_simulation_of_a_misspelled_network_names_the_network(client: TestClient) -> None:
+    body = {"deployment": {"model": "sam2.1-larg", "hardware": "l40s"}}
+    found = client.post(f"{PREFIX}/simulations", json=body).json()
+    assert (found["rule"], found["value"], found["nearest"]) == ("unknown model", "sam2.1-larg", "sam2.1-large")
+    text = "model: sam2.1-larg\nhardware: l40s\n"
+    (fault,) = client.post(f"{PREFIX}/deployments/check", json={"text": text}).json()["faults"]
+    assert (fault["rule"], fault["nearest"]) == ("unknown model", "sam2.1-large")

@@ -6,7 +6,7 @@ import { resultLinks } from "/static/js/job.js";
 import { jobPage } from "/static/js/job_page.js";
 import { cards, el, fill, fold, problemNote, shareButton, table } from "/static/js/parts.js";
 import { upload } from "/static/js/uploads.js";
-import { digits, grouped, percent, seconds, si } from "/static/js/words.js";
+import { digits, grouped, percent, seconds, si, withSign } from "/static/js/words.js";
 
 const at = (id) => document.getElementById(id);
 const place = { problem: at("problem"), job: at("job"), answer: at("answer") };
@@ -210,7 +210,7 @@ function median(values) {
 
 function wholeRuns(runs) {
   const names = ["ttft", "tpot", "itl", "e2e"];
-  const signed = (x) => `${x < 0 ? "−" : "+"}${Math.abs(100 * x).toFixed(0)} %`;
+  const signed = (x) => `${withSign(100 * x)} %`;
   const range = ([low, high]) => `${signed(low)} to ${signed(high)}`;
   return table({
     head: ["Engine", ...names.map((name) => name.toUpperCase()), "Runs", "Source"],

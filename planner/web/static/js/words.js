@@ -92,13 +92,17 @@ export function parameters(n) {
   return si(n, "").replace(/G$/, "B");
 }
 
+/** Return a whole difference with its sign, "+12" or "−3"; one that rounds to zero has no sign. */
+export function withSign(x) {
+  const size = fixed(Math.abs(x), 0);
+  return `${size === "0" ? "" : x > 0 ? "+" : "−"}${size}`;
+}
+
 /** Return a change of a figure: in per cent, as a factor from ten times on, or in points if it is one of shares. */
 export function changeWords({ change, change_is: kind }) {
   if (change === null || change === undefined) return "";
   if (kind !== "difference" && change >= 9) return `× ${digits(1 + change)}`;
-  const size = fixed(100 * Math.abs(change), 0);
-  const sign = change >= 0 || size === "0" ? "+" : "−";
-  return `${sign}${size} ${kind === "difference" ? "points" : "%"}`;
+  return `${withSign(100 * change)} ${kind === "difference" ? "points" : "%"}`;
 }
 
 /** Return a rate in words; "none" for null. */
