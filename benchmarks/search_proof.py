@@ -41,8 +41,8 @@ from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
 from planner.search.optuna_study import Params, SearchSettings
 from planner.search.pareto_sampler import RESOLVED, ParetoSample, ParetoSampler, members
+from planner.search.pareto_search import search_front
 from planner.search.pareto_space import LADDER, PARAMS, ParetoSpace, points_under_load
-from planner.search.pareto_study import search_front
 
 #: Share of the points that every method may simulate.
 SHARE = 0.2

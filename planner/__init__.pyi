@@ -9,7 +9,7 @@ from .problem.request import SearchOptions as SearchOptions
 from .problem.slo import Slo as Slo
 from .problem.slo import parse_slos as parse_slos
 from .report.write import write_report as write_report
-from .search.pareto_search import pareto_front as pareto_front
+from .search.pareto_answer import pareto_front as pareto_front
 from .sections.full_answer import read_answer as read_answer
 from .studies.sensitivity import sensitivity as sensitivity
 from .studies.spares import SpareObjective as SpareObjective

@@ -12,7 +12,7 @@ from planner.improve.document import Improvement
 from planner.networks.request import NetworkRequest
 from planner.networks.schema import NetworkAnswer
 from planner.problem.request import PlanRequest
-from planner.search.pareto_search import FrontFile
+from planner.search.pareto_answer import FrontFile
 from planner.sections.full_answer import FullAnswer
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Imported = tuple[list[str], dict[str, Any]]
 
 
-def imported_results(files: list[Path]) -> Imported:
+def import_results(files: list[Path]) -> Imported:
     """Return the runs in the result files of load clients.
 
     Raises:
@@ -32,7 +32,7 @@ def imported_results(files: list[Path]) -> Imported:
     return lines, {"runs": [run_document(run) for run in runs]}
 
 
-def imported_steps(file: Path, out: Path | None) -> Imported:
+def import_steps(file: Path, out: Path | None) -> Imported:
     """Read the steps of an engine, and write them into the folder `out`.
 
     Raises:
@@ -57,7 +57,7 @@ def imported_steps(file: Path, out: Path | None) -> Imported:
 _SHOWN = 8
 
 
-def imported_profiler(file: Path, hw: str | None, out: Path | None) -> Imported:
+def import_profiler(file: Path, hw: str | None, out: Path | None) -> Imported:
     """Read the trace of a profiler, and write its operators, rows and signals into the folder `out`.
 
     Raises:
@@ -113,7 +113,7 @@ def imported_profiler(file: Path, hw: str | None, out: Path | None) -> Imported:
     return lines, document
 
 
-def imported_bundle(file: Path, hw: str | None) -> Imported:
+def import_bundle(file: Path, hw: str | None) -> Imported:
     """Install an exported bundle.
 
     Raises:
@@ -125,7 +125,7 @@ def imported_bundle(file: Path, hw: str | None) -> Imported:
     return [f"installed: {installed}"], {"installed": installed}
 
 
-def imported_tables(tables: Path | None, hw: str | None, out: Path | None) -> Imported:
+def import_tables(tables: Path | None, hw: str | None, out: Path | None) -> Imported:
     """Write the rows of public tables into the folder `out`; without `tables`, those of the installed package.
 
     Raises:

@@ -37,6 +37,7 @@ _DOCUMENTS: Final = (".yaml", ".yml", ".json")
 _MOST_BYTES: Final = 8 * 2**20
 
 
+#: The rule of an output that names an input, after the option of the output.
 _REPLACED: Final = "{} would replace a file that this command reads"
 
 
@@ -91,11 +92,12 @@ def refuse_inputs_in_folder(option: str, folder: Path, written: Collection[str],
         named: The files that the command line names to be read; those that their documents name are read as well.
 
     Raises:
-        InputError: It would; the nearest choice is a folder inside.
+        InputError: A file that is read would be replaced; the nearest choice is a folder inside this one.
     """
     for file in _files([str(path) for path in named]):
         real = Path(file).resolve()
-        if any(path.parent == folder.resolve() and path.name in written for path in (real, Path(file).absolute())):
+        paths = (real, Path(file).absolute())
+        if any(path.parent.resolve() == folder.resolve() and path.name in written for path in paths):
             raise InputError(_REPLACED.format(option), file, f"{option} {folder / 'tables'}")
 
 

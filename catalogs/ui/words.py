@@ -45,7 +45,7 @@ def with_sign(value: float, decimals: int = 0) -> str:
     Every difference of a screen or page has this form.
     """
     text = f"{value:+,.{decimals}f}"
-    return text.replace("-", "−") if any(digit in text for digit in "123456789") else text[1:]
+    return text[1:] if float(f"{value:.{decimals}f}") == 0 else text.replace("-", "−")
 
 
 def dollars(value: float | None) -> str:
@@ -97,8 +97,8 @@ def were(n: int) -> str:
     return f"{n:,} {'was' if n == 1 else 'were'}"
 
 
-def of_them_not_used(n: int, total: int, name: str) -> str:
-    """Return that some of the accelerators of a piece of hardware are not used: "1 of the 4 ... is not used"."""
+def unused_accelerators_words(n: int, total: int, name: str) -> str:
+    """Return the words for accelerators that are not used: "1 of the 4 accelerators of h100x4 is not used"."""
     return f"{n} of the {total} accelerators of {name} {'is' if n == 1 else 'are'} not used"
 
 

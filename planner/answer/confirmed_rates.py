@@ -27,6 +27,7 @@ from planner.evaluation.observation import Load, RunDetail
 from planner.evaluation.verdict import NO_ALLOWANCE, SHORT_RUN_MARGIN, Verdict, judge, verdict_of
 from planner.problem.candidate import Candidate
 from planner.search.candidate_tester import CandidateTester
+from planner.search.workers import run_tasks
 
 #: Rates relative to the operating point, at which the slope of the latency is determined for the error bars. A
 #: judgement: close to the point where the curve is steep, with one rate above it for slower steps, and two far below.
@@ -128,8 +129,8 @@ class ConfirmedRates:
         return [partial(alone.verdict, candidate, each, n_seeds) for each in around]
 
     def shared_out(self, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Return the results of tasks; a worker inherits the tasks, and only the number of its task is sent to it."""
-        return list(self.each(lambda number: tasks[number](), range(len(tasks))))
+        """Return the results of tasks that the workers share."""
+        return run_tasks(self.each, tasks)
 
     def _figures(self, candidate: Candidate, rate: float, budget: SeedBudget) -> list[Callable[[], RunDetail]]:
         """Return the tasks whose results are the runs behind the figures of a plan, one for each seed.

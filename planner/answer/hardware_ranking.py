@@ -284,7 +284,11 @@ class HardwareRanking:
         all_miss = f"all {simulated} miss" if len(found.missed) > 1 else "the only simulated candidate misses"
         why = _missed_words(found.missed.values(), all_miss, f"none of the {simulated} meets the objectives")
         others = f"{counted(n_left, 'other')} that may carry the load {'was' if n_left == 1 else 'were'} not simulated"
-        return HardwareRow(hardware=nearest.hardware.text, state="undecided", why=f"{why}; {others} (search.trials)")
+        return HardwareRow(
+            hardware=nearest.hardware.text,
+            state="undecided",
+            why=f"{why}; {others} (a larger search.trials includes them)",
+        )
 
 
 def _missed_words(missed: Collection[tuple[float, str]], all_miss: str, none_meets: str) -> str:

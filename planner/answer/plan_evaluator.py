@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.answer.capacity_noise import uncertain_capacity
+from planner.answer.capacity_noise import capacity_notices
 from planner.answer.confirmed_capacity import ConfirmedCapacity
 from planner.answer.confirmed_rates import BEST, SLOWER_STEPS, ConfirmedRates, PlanPoint, SeedBudget
 from planner.answer.evaluated_plan import EvaluatedPlan
@@ -26,7 +26,6 @@ from planner.answer.plan_figures import (
     steady_metrics,
 )
 from planner.answer.plan_schema import (
-    QUEUE,
     CalibrationBlock,
     CheckpointBlock,
     Memory,
@@ -146,9 +145,9 @@ class PlanEvaluator:
         if capacity is not None:
             missed, missed_per_s = missed_above(capacity, probes) or (limit, None if met else rate)
             notices = plan.notices
-            if budget.confirms and missed != QUEUE:
-                least_sure = min(zip(self.tester.slos, bars, strict=True), key=lambda pair: pair[1].probability_met)[0]
-                notices = [*notices, *uncertain_capacity(least_sure, verdict, seen)]
+            limiting = next((slo for slo in self.tester.slos if slo.name == missed), None)
+            if budget.confirms and at_required is None and limiting is not None:
+                notices = [*notices, *capacity_notices(limiting, verdict, seen)]
             plan = plan.model_copy(
                 update={"limited_by": missed, "missed_requests_per_s": missed_per_s, "notices": notices}
             )

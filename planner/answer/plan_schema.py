@@ -215,7 +215,7 @@ class CalibrationBlock(JsonBlock):
 
     @property
     def fractions(self) -> dict[str, float]:
-        """Return the sources of the step time by share, under the keys of the block."""
+        """Return the measured, interpolated and roofline shares of the step time, under the keys of the block."""
         names = ("measured_fraction", "interpolated_fraction", "roofline_fraction")
         return {name: getattr(self, name) for name in names}
 

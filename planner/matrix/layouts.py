@@ -69,7 +69,7 @@ def check_names(cells: Sequence[Cell]) -> None:
 
 def _check_model(name: str) -> None:
     if is_network(name):
-        raise InputError("a matrix has language models, and this network is not one", name)
+        raise InputError("a matrix takes language models, and this network is not one", name)
     if name not in TINY_MODELS and not exists(user_path(name.strip())):
         load_model(name)
 

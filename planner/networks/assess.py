@@ -20,6 +20,10 @@ from planner.search.candidate_tester import HALF_TIE, UNSTABLE
 #: `TOLERANCE` of a rate.
 USERS_TOLERANCE: Final = 0.02
 
+#: Percentile from which on a limit lies above the mean of latencies. A judgement: a mean above the 90th percentile
+#: would need a tail ten times as long as the rest.
+HIGH_QUANTILE: Final = 0.9
+
 #: Share of its time in which a replica is busy at a light load: a job waits for another once in 200 times.
 LIGHT: Final = 0.005
 
@@ -84,6 +88,7 @@ class JobAssessor:
     request: NetworkRequest
     evaluator: JobEvaluator
     _prices: dict[tuple[Setup, int], Price | None] = field(default_factory=dict, repr=False)
+    _users: dict[JobCandidate, int] = field(default_factory=dict, repr=False)  # the results of `users`
 
     def _price(self, candidate: JobCandidate) -> Price | None:
         """Return the price of the replicas of a candidate, which does not depend on its batching; None if unknown."""
@@ -123,7 +128,7 @@ class JobAssessor:
         """
         return self.request.objective == "cost" and self.request.is_required
 
-    def fill(self, candidate: JobCandidate) -> JobCandidate:
+    def with_paid_replicas(self, candidate: JobCandidate) -> JobCandidate:
         """Return a candidate with the replicas that its price pays for, where loads decide between equal costs."""
         usd = self.usd_per_hour(candidate) if self.compares_loads else None
         if usd is None:
@@ -135,7 +140,8 @@ class JobAssessor:
 
         Users who think Z seconds and wait R seconds send N / (Z + R) jobs per second, of which full batches serve no
         more than the jobs per second of the bound. Of a candidate that meets its limits, R is taken to be below the
-        largest of them: the mean lies below a high percentile.
+        largest of those on a mean or a high percentile, below which the mean lies. Without such a limit there is no
+        bound.
         """
         if not self.compares_loads:
             return 0.0
@@ -147,10 +153,11 @@ class JobAssessor:
         per_s = replicas * self.evaluator.fluid_per_s(candidate.with_replicas(1)) / self.evaluator.slowdown(candidate)
         if self.request.users is None:
             return per_s
-        return per_s * (self.request.think_s + max(slo.limit_s for slo in self.request.objectives))
+        above_mean_s = [s.limit_s for s in self.request.objectives if s.quantile is None or s.quantile >= HIGH_QUANTILE]
+        return per_s * (self.request.think_s + max(above_mean_s, default=math.inf))
 
     def _holds(self, candidate: JobCandidate, load: float) -> bool:
-        """Return whether a candidate meets the objectives at a rate, or under so many users."""
+        """Return whether a candidate meets the objectives at a rate, or under this number of users."""
         if self.request.users is None:
             return self.evaluator.verdict(candidate, load).met
         return self.evaluator.of_users(math.ceil(load)).verdict(candidate, 0.0).met
@@ -160,7 +167,7 @@ class JobAssessor:
         required = float(self.request.users or self.request.requests_per_s or 0.0)
         if best is None or not found.merit.ties_in_score(best.merit):
             return required
-        goal = replace(found, load=best.load).merit.goal_against(best.merit)
+        goal = found.merit.goal_against(best.merit)
         return goal if goal > required and self._holds(found.candidate, goal) else required
 
     def least_replicas(self, candidate: JobCandidate) -> int:
@@ -276,7 +283,7 @@ class JobAssessor:
         low, step = min(self.least_replicas(candidate), most), 1
         verdict = self.evaluator.verdict(candidate.with_replicas(low), rate)
         if verdict.met or low == most:
-            return self._outcome(self.fill(candidate.with_replicas(low)), rate, verdict)
+            return self._outcome(self.with_paid_replicas(candidate.with_replicas(low)), rate, verdict)
         high = low
         while not verdict.met and high < most:
             low, high = high, min(high + step, most)
@@ -285,7 +292,7 @@ class JobAssessor:
             middle = (low + high) // 2
             tried = self.evaluator.verdict(candidate.with_replicas(middle), rate)
             low, high, verdict = (low, middle, tried) if tried.met else (middle, high, verdict)
-        return self._outcome(self.fill(candidate.with_replicas(high)), rate, verdict)
+        return self._outcome(self.with_paid_replicas(candidate.with_replicas(high)), rate, verdict)
 
     def _of_users(self, candidate: JobCandidate, most: int) -> tuple[JobCandidate, float, float, str, float | None]:
         """Return the outcome under the users, with the fewest replicas that hold where they are wanted."""
@@ -298,7 +305,7 @@ class JobAssessor:
             middle = (low + high) // 2
             tried = self.evaluator.verdict(candidate.with_replicas(middle), 0.0)
             low, high, verdict = (low, middle, tried) if tried.met else (middle, high, verdict)
-        return self._outcome(self.fill(candidate.with_replicas(high)), verdict.requests_per_s, verdict)
+        return self._outcome(self.with_paid_replicas(candidate.with_replicas(high)), verdict.requests_per_s, verdict)
 
     def _all(self, candidate: JobCandidate, rate: float) -> tuple[JobCandidate, float, float, str, float | None]:
         """Return the outcome with all replicas at a required rate."""
@@ -343,8 +350,13 @@ class JobAssessor:
     def users(self, candidate: JobCandidate) -> int:
         """Return the most users, up to `most_users`, under whom the objectives are met; 0 if there are none.
 
-        They are doubled or halved from those of the request, and then bisected.
+        The number of the request is doubled or halved until it brackets the result, which is then bisected.
         """
+        if candidate not in self._users:
+            self._users[candidate] = self._bisected_users(candidate)
+        return self._users[candidate]
+
+    def _bisected_users(self, candidate: JobCandidate) -> int:
         low, high = 0, self.most_users + 1  # the first holds, the second does not or is not simulated
         users = self.request.users or 1
         while low < users < high:
@@ -356,7 +368,7 @@ class JobAssessor:
         return low
 
     def load(self, candidate: JobCandidate, jobs_per_s: float) -> float:
-        """Return the most jobs per second, or users, that a candidate holds which holds those of the request."""
+        """Return the most jobs per second, or users, that a candidate holds, if it holds those of the request."""
         if self.request.users is not None:
             return float(self.users(candidate))
         floor = self.evaluator.verdict(candidate, jobs_per_s)

@@ -153,22 +153,22 @@ class JobEvaluator:
     n_simulated: int = 0
     most_jobs: int = _MOST_JOBS
     burstiness: float = 1.0
-    _whole: JobEvaluator | None = field(default=None, repr=False)  # counts the jobs of this one as well
+    _parent: JobEvaluator | None = field(default=None, repr=False)  # counts the jobs of this one as well
     _compiled: dict[JobCandidate, CompiledJobs] = field(default_factory=dict, repr=False)
     _seen: dict[tuple[JobCandidate, float, float, int, int], JobObservation] = field(default_factory=dict, repr=False)
 
     def with_(self, **changes: Any) -> Self:
         """Return an evaluator with changed attributes, which has simulated nothing yet."""
-        return replace(self, n_simulated=0, _whole=None, _compiled={}, _seen={}, **changes)
+        return replace(self, n_simulated=0, _parent=None, _compiled={}, _seen={}, **changes)
 
     def of_users(self, users: int) -> Self:
         """Return an evaluator of another number of users, with the compiled deployments of this one.
 
-        This one counts the jobs that it simulates.
+        The jobs that the new evaluator simulates are counted by this one too.
         """
         if users == self.request.users:
             return self
-        return replace(self, request=self.request.replace(users=users), n_simulated=0, _seen={}, _whole=self)
+        return replace(self, request=self.request.replace(users=users), n_simulated=0, _seen={}, _parent=self)
 
     @property
     def simulated(self) -> set[tuple[object, ...]]:
@@ -218,8 +218,8 @@ class JobEvaluator:
 
     def _count(self, n_jobs: int) -> None:
         self.n_simulated += n_jobs
-        if self._whole is not None:
-            self._whole._count(n_jobs)
+        if self._parent is not None:
+            self._parent._count(n_jobs)
 
     def _drawn(self, seed: int, n_jobs: int, jobs_per_s: float, slowdown: float) -> JobSet:
         """Return the jobs of a run on the rescaled clock, with milder or stronger bursts if the evaluator has them."""

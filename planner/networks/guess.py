@@ -71,7 +71,11 @@ def _with_best(
         best = max(ranked, key=evaluator.fluid_per_s)
     most = best.with_replicas(assessor.most_replicas(best))
     rate = request.requests_per_s
-    used = most if rate is None or not held else assessor.fill(best.with_replicas(assessor.least_replicas(best)))
+    used = (
+        most
+        if rate is None or not held
+        else assessor.with_paid_replicas(best.with_replicas(assessor.least_replicas(best)))
+    )
     per_s = evaluator.fluid_per_s(most) / evaluator.slowdown(most)
     why = nothing.why
     if held and lone_s is not None:

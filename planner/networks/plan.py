@@ -180,20 +180,21 @@ class NetworkPlanner:
             found = self.builder.sized(candidate, rate)
             if found.met or not self.request.is_required or candidate.replicas >= most:
                 return found
-            candidate = self.assessor.fill(candidate.with_replicas(candidate.replicas + 1))
+            candidate = self.assessor.with_paid_replicas(candidate.with_replicas(candidate.replicas + 1))
 
-    def _merit(self, found: SizedCandidate) -> Merit:
+    def _merit(self, found: SizedCandidate, load: float | None = None) -> Merit:
+        """Return the merit of a plan; its load is searched where it decides and is not given."""
         rate = found.requests_per_s
         if self.request.objective == "throughput":
             rate = self.builder.capacity(found.candidate) or rate
         verdict = self.assessor.evaluator.verdict(found.candidate, rate)
-        load = self.assessor.load(found.candidate, rate) if self.assessor.compares_loads else 0.0
+        if load is None:
+            load = self.assessor.load(found.candidate, rate) if self.assessor.compares_loads else 0.0
         return Merit(self.assessor.score(found.candidate, rate, verdict), load, found.candidate.distance)
 
     def _stated(self, found: SizedCandidate) -> Merit:
         """Return the merit of a plan with the capacity that the answer states, which holds with several seeds."""
-        merit = self._merit(found)
-        return replace(merit, load=self.builder.load_of(found)) if self.assessor.compares_loads else merit
+        return self._merit(found, self.builder.load_of(found) if self.assessor.compares_loads else 0.0)
 
     def others(self, best: SizedCandidate) -> list[SizedCandidate]:
         """Return the best candidates of other setups on the same accelerator: other formats, modes or splits."""

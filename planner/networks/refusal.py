@@ -53,7 +53,7 @@ def refuse(
         binding = min(excess, key=excess.__getitem__) if excess else "no hardware of the request holds the network"
     else:
         binding = _binding(request, closest, builder.plan(closest))
-    service = builder.assessor.evaluator.service.with_its_prices()
+    service = builder.assessor.evaluator.service.with_its_prices()  # those of other hardware are no part of the answer
     changes = [*_load(request, closest, builder), *_execution(request, plan_of)]
     changes += _hardware(request, service, kinds, plan_of)
     return NetworkRefusal(

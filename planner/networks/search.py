@@ -76,7 +76,7 @@ class JobSearch:
 
     @property
     def held(self) -> list[NetworkOutcome]:
-        """Return the outcomes that meet the request, best first; of those with equal scores, the highest loads."""
+        """Return the outcomes that meet the request, by their scores, then the highest loads first."""
         return sorted((o for o in self.outcomes if o.score is not None), key=lambda o: o.merit.order)
 
     @property
@@ -203,7 +203,7 @@ def _params(candidate: JobCandidate) -> Params:
 def study_name(request: NetworkRequest, hardware: str) -> str:
     """Return the name of the study of a request on one kind of hardware: equal names mean equal searches."""
     block = {k: v for k, v in request.as_dict().items() if k not in ("search", "slo_words")}
-    text = json.dumps({**block, "searched": hardware, "by": _NAMES}, sort_keys=True)
+    text = json.dumps({**block, "searched": hardware, "by": [*_NAMES, "load"]}, sort_keys=True)
     return f"network {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 

@@ -98,8 +98,8 @@ class JobService:
             self._stages.extend(self.job.network.at(dict(self.job.sizes)))
         return self._stages
 
-    def least_s(self, setup: Setup) -> float:
-        """Return seconds that a lone job exceeds on a setup, from its arithmetic: nothing is priced.
+    def lower_bound_s(self, setup: Setup) -> float:
+        """Return a lower bound of the seconds of a lone job on a setup, from its arithmetic alone; no kernel is priced.
 
         No kernel is faster than the arithmetic of the hardware. Products and attention of the stages that the job
         repeats are divided among all ranks; attention may be quantised to 8 bits. It is 0 where a job repeats no stage,

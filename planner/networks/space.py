@@ -74,8 +74,7 @@ class Space:
 def precisions(request: NetworkRequest, hardware: Hardware) -> tuple[str, ...]:
     """Return the number formats to consider: those of the request, or 16 bits and fp8 where the hardware has them.
 
-    Raises:
-        InputError: The hardware has none of them.
+    The result is empty if the hardware has none of them.
     """
     known = hardware.accelerator.peak_flops
     if not request.precisions:
@@ -128,8 +127,8 @@ def make_space(request: NetworkRequest, service: JobService, hardware: Sequence[
         raise InputError(f"{request.hardware} has no such precision", ",".join(request.precisions), ", ".join(known))
     for one in hardware:
         tried = _setups(request, service, one)
-        bounds_s = {setup: service.least_s(setup) for setup in tried}
-        fastest_s = min(bounds_s.values())
+        bounds_s = {setup: service.lower_bound_s(setup) for setup in tried}
+        fastest_s = min(bounds_s.values(), default=0.0)
         for setup in sorted(tried, key=bounds_s.__getitem__):
             _try(space, request, service, setup, bounds_s[setup] if bounds_s[setup] > fastest_s else 0.0)
     if not space.left and space.discarded.total() == space.discarded[_NOT_EXECUTED]:
@@ -153,7 +152,10 @@ def is_too_slow(request: NetworkRequest, service: JobService, hardware: Hardware
     limit_s = min(slo.limit_s for slo in request.objectives)
     try:
         setups = _setups(request, service, hardware)
-        return all(service.slowdown(setup, request.confidence) * service.least_s(setup) > limit_s for setup in setups)
+        confidence = request.confidence
+        return bool(setups) and all(
+            service.slowdown(s, confidence) * service.lower_bound_s(s) > limit_s for s in setups
+        )
     except InputError:  # without calibration; the search states the reason
         return False
 
@@ -161,8 +163,8 @@ def is_too_slow(request: NetworkRequest, service: JobService, hardware: Hardware
 def _try(space: Space, request: NetworkRequest, service: JobService, setup: Setup, least_s: float) -> None:
     """Add the candidates of one setup, or the reason why the simulator refuses it, or has no calibration for it.
 
-    `least_s` are seconds that a lone job exceeds. If they are above the limit, the setup is not priced, which takes
-    long for many setups. The setups with the fastest arithmetic have 0 instead: they are priced, so that the answer
+    `least_s` are seconds that a lone job exceeds. If they are above the limit, the setup is not priced, because pricing
+    many setups takes long. The setups with the fastest arithmetic have 0 instead: they are priced, so that the answer
     states how long a lone job takes.
     """
     try:

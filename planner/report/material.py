@@ -13,7 +13,7 @@ from catalogs.ui.words import plan_name
 from planner.answer.answer_schema import Answer
 from planner.answer.plan_schema import Plan
 from planner.problem.candidate import replicas_words
-from planner.search.pareto_search import FrontFile
+from planner.search.pareto_answer import FrontFile
 from planner.search.workers import ONE_PROCESS, WorkerPool
 from planner.studies.binding import find_binding
 from planner.studies.bottleneck import PoolUse, ResourceUse, resource_uses, simulated_pool_uses
@@ -74,7 +74,7 @@ def gather(
     swings: bool = True,
     workers: WorkerPool = ONE_PROCESS,
 ) -> ReportData:
-    """Return the data of a report; takes some seconds, or up to half a minute with `swings`.
+    """Return the data of a report; takes some seconds, or up to a minute with `swings`, less with several workers.
 
     Raises:
         InputError: The answer cannot be simulated again.
@@ -85,12 +85,12 @@ def gather(
     rerun = Rerun.of(answer)
     progress("where the time goes")
     parts, capacity_per_s = simulated_pool_uses(rerun, best), best.capacity_requests_per_s
-    binding = find_binding(rerun, capacity_per_s, workers, progress) if swings and capacity_per_s else None
+    binding = find_binding(rerun, capacity_per_s, progress, workers) if swings and capacity_per_s else None
     simulated = ReportSimulations(
-        points=sweep(answer.plans, rerun, workers, progress),
+        points=sweep(answer.plans, rerun, progress, workers),
         parts=parts,
         uses=resource_uses(best, parts, binding),
-        sensitivity=sensitivity(answer, rerun, workers, progress) if swings else None,
+        sensitivity=sensitivity(answer, rerun, progress, workers) if swings else None,
         growth=growth(rerun, best, progress) if swings and capacity_per_s else None,
         accelerator=rerun.evaluator_of(0).names.hardware.accelerator,
     )

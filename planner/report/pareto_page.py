@@ -36,7 +36,7 @@ from planner.answer.plan_schema import Plan
 from planner.problem.key_definition import input_error
 from planner.problem.scenario import arguments_of, keys_of
 from planner.report.plots import MS, PlotlyFigure, Trace, big_mark, draw, line
-from planner.search.pareto_search import (
+from planner.search.pareto_answer import (
     SCHEMA_VERSION,
     FrontAxis,
     FrontFile,

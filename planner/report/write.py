@@ -15,7 +15,7 @@ from catalogs.ui.terminal import progress_bar
 from planner.answer.answer_schema import Answer
 from planner.report.material import ReportData, gather, label
 from planner.report.page import answer_page
-from planner.search.pareto_search import FrontFile
+from planner.search.pareto_answer import FrontFile
 from planner.search.workers import ProcessPool, usable_cores
 from planner.studies.sensitivity import Input
 from simulator.analysis.operators import operator_document

@@ -1,301 +1,117 @@
-"""`plan front`: the Pareto-optimal deployments and loads of a request, the document of a front, and its words."""
+"""The search for a Pareto front: each point that the sampler proposes is simulated once and reported to the study."""
 
 from __future__ import annotations
 
-import json
-import time
-from collections import Counter
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Final, Protocol
 
-from pydantic import Field
+import optuna
 
-from catalogs.errors import InputError
-from catalogs.io.json_block import JsonBlock, every_key_set
-from catalogs.ui.charts import number_text
-from catalogs.ui.words import human_s, percent
-from catalogs.units import HOUR_S
-from planner.evaluation.evaluator import Evaluator, apply_bounds
-from planner.evaluation.multi_hardware import open_evaluator
-from planner.evaluation.run_sizes import run_sizes
-from planner.evaluation.workload_statistics import WorkloadBlock
-from planner.problem.front import ParetoAxis, observed_slos, parse_axes, simulated_objective
-from planner.problem.price_list import PriceList
-from planner.problem.reproduction import digest
-from planner.problem.request import PlanRequest
-from planner.problem.slo import Slo
-from planner.problem.tariff import Tariff
-from planner.search.optuna_study import SearchSettings
-from planner.search.pareto_sampler import RESOLVED, ParetoSample, best_balance
-from planner.search.pareto_space import ParetoCandidate, ParetoSpace, points_under_load
-from planner.search.pareto_study import FrontProgress, ParetoResult, search_front
+from planner.search.optuna_study import CandidateStudy, Params, SearchSettings, storage_faults
+from planner.search.pareto_sampler import ParetoOptunaSampler, ParetoSample, ParetoSampler, members
 
-#: Version of the form of a front.
-SCHEMA_VERSION: Final = 1
+FrontProgress = Callable[[int, int, int], None]  # (points simulated, most points, points on the front)
 
-#: What the samples of a study are: with another number, a study is searched again.
-_SAMPLES: Final = 2
-
-_REASONS: Final = 3  # most reasons for discarded candidates that are printed
+#: Proposals per sample after which other workers are assumed to have taken all other points.
+_PROPOSALS: Final = 4
 
 
-class FrontRequest(JsonBlock):
-    """The request that a front answers."""
+@dataclass(slots=True)
+class ParetoResult:
+    """The result of a front search.
 
-    model: str
-    hardware: str
-    workload: str
-    rate: float | None = None
-    slo: list[str] = Field(default_factory=list)
-    confidence: float = 0.5  # fronts of earlier versions met the limits as simulated
-    engine: str
-    tariff: Tariff | None = None
-    seed: int = 0
-    trials: int | None = None
-
-
-class FrontAxis(JsonBlock):
-    """One axis of a front."""
-
-    name: str
-    words: str
-    unit: str
-
-    @property
-    def is_latency(self) -> bool:
-        """Return whether the axis is a latency in seconds."""
-        return self.unit == "s"
-
-
-class FrontPoint(JsonBlock):
-    """One deployment at one load; `values` are by the name of the axis and in its unit.
-
-    A point of the front has its deployment; a simulated point states whether it holds and whether it is on the front.
+    `samples` holds the samples by index, in order; `exhausted` means that no other point is likely on the front.
     """
 
-    words: str
-    hardware: str
-    requests_per_s: float
-    usd_per_hour: float | None = None
-    values: dict[str, float | None]
-    n_requests: int = 0
-    holds: bool = True
-    stopped_early: bool = False
-    on_front: bool = True
-    deployment: dict[str, Any] = Field(default_factory=dict)
-
-    def value(self, axis: FrontAxis) -> float | None:
-        """Return the value on an axis; None if it is not finite or not known."""
-        return self.values.get(axis.name)
-
-
-class FrontSearch(JsonBlock):
-    """How a front was found; `n_requests` counts the simulated requests, including resumed runs."""
-
-    n_candidates: int = 0
-    n_bounded_out: int = 0
-    n_points: int
-    n_simulated: int
-    n_pruned: int = 0
-    n_requests: int
-    n_resumed: int = 0
-    exhausted: bool
+    samples: dict[int, ParetoSample] = field(default_factory=dict)
+    exhausted: bool = False
     interrupted: bool = False
-    seconds: float = 0.0
-    seed: int
-
-
-class FrontFile(JsonBlock):
-    """The document that `plan front --json` writes; it has two or three axes, at least one of them a latency.
-
-    `best_balance` is the index in `front` of the point that is nearest to the best value of every axis; it is null if
-    the front is empty, and absent from fronts of earlier versions.
-    """
-
-    schema_version: int
-    request: FrontRequest
-    axes: list[FrontAxis]
-    resolution: float = RESOLVED
-    front: list[FrontPoint]
-    best_balance: int | None = None
-    simulated: list[FrontPoint]
-    search: FrontSearch
-    calibration: str
-    notices: list[str] = Field(default_factory=list)
-    workload: WorkloadBlock | None = None  # None: a front of an earlier version
-
-
-@dataclass(frozen=True, slots=True)
-class ParetoAnswer:
-    """A front with its request; every point meets `limits` with the confidence of the request.
-
-    `calibration` identifies the calibration.
-    """
-
-    request: PlanRequest
-    limits: tuple[Slo, ...]
-    space: ParetoSpace
-    result: ParetoResult
-    search: FrontSearch
-    calibration: str
-    notices: tuple[str, ...]
-    workload: WorkloadBlock
+    n_resumed: int = 0
 
     @property
-    def axes(self) -> tuple[ParetoAxis, ...]:
-        """Return the axes of the front."""
-        return self.space.axes
+    def members(self) -> list[int]:
+        """Return the indices of the points on the front."""
+        return members(self.samples)
+
+
+class ParetoSearchSpace(Protocol):
+    """A finite set of points, each with an estimate and a simulation."""
 
     @property
-    def members(self) -> list[tuple[ParetoCandidate, ParetoSample]]:
-        """Return the points of the front with their samples, in order of the first objective."""
-        return [(self.space.points[i], self.result.samples[i]) for i in self.result.members]
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the parameters."""
 
     @property
-    def best_balance(self) -> int | None:
-        """Return the position in `members` of the point that is nearest to the best value of every axis."""
-        return best_balance([sample.values for _, sample in self.members])
+    def params(self) -> list[Params]:
+        """Return the parameters of every point, in the order of `names`; all differ."""
 
-    def document(self) -> dict[str, Any]:
-        """Return what `plan front --json` writes. Numbers that are not finite are null."""
-        r, points, on_front = self.request, self.space.points, set(self.result.members)
-        facts = self.space.evaluator.facts
-        return FrontFile(
-            schema_version=SCHEMA_VERSION,
-            request=FrontRequest(
-                **{name: getattr(r, name) for name in ("model", "hardware", "workload", "engine", "seed")},
-                confidence=r.confidence,
-                rate=r.requests_per_s,
-                slo=[slo.text for slo in self.limits],
-                tariff=every_key_set(r.tariff),
-                trials=r.search.trials,
-            ),
-            axes=[FrontAxis(name=a.name, words=a.words, unit=a.unit) for a in self.axes],
-            resolution=RESOLVED,
-            front=[self._point(p, sample, deployment=facts(p.candidate).deployment) for p, sample in self.members],
-            best_balance=self.best_balance,
-            simulated=[
-                self._point(points[i], each, holds=each.holds, stopped_early=each.pruned, on_front=i in on_front)
-                for i, each in self.result.samples.items()
-            ],
-            search=self.search,
-            calibration=self.calibration,
-            notices=list(self.notices),
-            workload=self.workload,
-        ).document()
+    def guide(self, seed: int) -> ParetoSampler:
+        """Return the sampler that chooses the points to simulate."""
 
-    def _point(self, point: ParetoCandidate, sample: ParetoSample, **more: Any) -> FrontPoint:
-        hardware = point.candidate.hardware
-        priced = self.space.prices.price(point.candidate) is not None
-        return FrontPoint(
-            words=point.candidate.words,
-            hardware=hardware.text,
-            requests_per_s=point.requests_per_s,
-            usd_per_hour=point.usd_per_s * HOUR_S if priced else None,
-            values=dict(zip((a.name for a in self.axes), sample.values, strict=True)),
-            n_requests=sample.n_requests,
-            **more,
-        )
+    def simulate(self, index: int, front: list[tuple[float, ...]]) -> ParetoSample:
+        """Simulate one point, briefly if it is far behind the values of the `front` so far."""
 
 
-def pareto_front(request: PlanRequest, axes: str = "cost,ttft.p99") -> ParetoAnswer:
-    """Return the Pareto-optimal deployments and loads on these axes.
-
-    Args:
-        request: The question; every point of the front holds its objectives.
-        axes: Two or three of cost, energy, carbon and latencies such as ttft.p99.
-
-    Raises:
-        InputError: An axis is unknown, or cost is an axis and no price of the hardware is known.
-    """
-    wanted = parse_axes(axes)
-    whole = request.replace(slos=observed_slos(wanted, request.slos), objective=simulated_objective(wanted))
-    return make_front(whole, open_evaluator(whole), wanted, request.slos)
-
-
-def make_front(
-    request: PlanRequest,
-    evaluator: Evaluator,
-    axes: tuple[ParetoAxis, ...],
-    limits: tuple[Slo, ...],
-    progress: FrontProgress | None = None,
-) -> ParetoAnswer:
-    """Return the front of a request.
-
-    Raises:
-        InputError: Cost is an axis and no price of the hardware is known.
-        KeyboardInterrupt: The search was interrupted before a point was simulated.
-    """
-    started = time.perf_counter()
-    prices = PriceList.of(request.tariff, evaluator.names.hardware, request.accounting)
-    left, ruled_out = apply_bounds(request, evaluator)
-    unpriced = sorted({c.hardware.accelerator.name for c in left if prices.price(c) is None})
-    if unpriced and any(axis.name == "cost" for axis in axes):
-        rule = "the price of this hardware is unknown, so cost cannot be an axis"
-        raise InputError(rule, ", ".join(unpriced), hint="give --price USD or --axes energy,...")
-    points = points_under_load(evaluator, prices, left, request.requests_per_s)
-    observed = observed_slos(axes, limits)
-    sizes, options = run_sizes(request, observed), request.search
-    space = ParetoSpace(evaluator, prices, points, axes, limits, request.seed, sizes, request.confidence)
-    names, limit_texts = [axis.name for axis in axes], [slo.text for slo in limits]
-    identity = [_SAMPLES, request.search_identity(), names, limit_texts, request.tariff.model_dump()]
-    name = f"front-{digest(json.dumps([identity, space.params], sort_keys=True, default=str))}"
-    calibration = digest(evaluator.fingerprint)
-    settings = SearchSettings(options.trials, request.seed, name, options.journal, options.storage, calibration)
-    result = search_front(space, settings, progress) if points else ParetoResult(exhausted=True)
-    if result.interrupted and not result.samples:
-        raise KeyboardInterrupt
-    samples = result.samples.values()
-    search = FrontSearch(
-        n_candidates=len(left) + len(ruled_out),
-        n_bounded_out=len(ruled_out),
-        n_points=len(points),
-        n_simulated=len(samples),
-        n_pruned=sum(sample.pruned for sample in samples),
-        n_requests=sum(sample.n_requests for sample in samples),
-        n_resumed=result.n_resumed,
-        exhausted=result.exhausted,
-        interrupted=result.interrupted,
-        seconds=time.perf_counter() - started,
-        seed=request.seed,
-    )
-    reasons = Counter(d.reason for d in ruled_out.values()).most_common(_REASONS)
-    notices = (*evaluator.notices, *(f"ruled out, {n} candidates: {reason}" for reason, n in reasons))
-    workload = WorkloadBlock.of(request.read_workload())
-    return ParetoAnswer(request, limits, space, result, search, calibration, notices, workload)
+def search_front(
+    space: ParetoSearchSpace, settings: SearchSettings, progress: FrontProgress | None = None
+) -> ParetoResult:
+    """Simulate at most `settings.n_trials` points; after Ctrl-C, return the result so far."""
+    params, guide = space.params, space.guide(settings.seed)
+    sampler = ParetoOptunaSampler(guide, space.names, params)
+    with storage_faults(settings):
+        by_params = {p: i for i, p in enumerate(params)}
+        study = CandidateStudy(space.names, by_params, settings, sampler, n_objectives=len(guide.known))
+        run = _Run(space, study, sampler, min(settings.n_trials, len(params)))
+        try:
+            run.run(progress)
+        except KeyboardInterrupt:
+            run.result.interrupted = True
+    return run.result
 
 
-def shown_unit(axis: ParetoAxis) -> str:
-    """Return the unit in the heading of an axis."""
-    return "time" if axis.slo is not None else axis.unit
+@dataclass(slots=True)
+class _Run:
+    """The part of one process in a study; other processes may simulate other points at the same time."""
 
+    space: ParetoSearchSpace
+    study: CandidateStudy[int]
+    sampler: ParetoOptunaSampler
+    n_most: int
+    result: ParetoResult = field(default_factory=ParetoResult)
 
-def shown(axis: ParetoAxis, value: float) -> str:
-    """Return a value for display, with the unit of a time, which differs between rows."""
-    return human_s(value) if axis.slo is not None else number_text(value)
+    def run(self, progress: FrontProgress | None) -> None:
+        """Simulate the points that the sampler proposes, until there are enough or the sampler is exhausted."""
+        result, samples = self.result, self.result.samples
+        self._learn()
+        result.n_resumed = len(samples)
+        for _ in range(_PROPOSALS * self.n_most):
+            if len(samples) >= self.n_most:
+                break
+            trial, point = self.study.ask()
+            if self.sampler.exhausted or point is None:
+                self.study.give_up(trial)
+                break
+            if self.study.is_begun_elsewhere(trial):
+                self.study.give_up(trial)
+            else:
+                self._simulate(trial, point)
+            self._learn()
+            if progress is not None:
+                progress(len(samples), self.n_most, len(result.members))
+        result.exhausted = self.sampler.exhausted or len(samples) == len(self.space.params)
 
+    def _simulate(self, trial: optuna.Trial, point: int) -> None:
+        samples = self.result.samples
+        with self.study.released_if_it_fails(trial):
+            sample = self.space.simulate(point, [samples[i].values for i in self.result.members])
+        self._learn()
+        if point not in samples:  # otherwise another process was first
+            samples[point] = sample
+            self.study.store(trial, asdict(sample))
+        self.sampler.tell(self.study.optuna, trial, sample)
 
-def best_balance_words(found: ParetoAnswer) -> str | None:
-    """Return the point of best balance as a sentence; None if the front is empty."""
-    if found.best_balance is None:
-        return None
-    point, _ = found.members[found.best_balance]
-    return (
-        f"Best balance: {point.candidate.hardware.text}: {point.candidate.words} at "
-        f"{number_text(point.requests_per_s)} requests/s, the point nearest to the best value of every axis"
-    )
-
-
-def footnotes(found: ParetoAnswer) -> list[str]:
-    """Return footnotes that explain the figures and the search."""
-    s = found.search
-    lines = [f"{axis.name}: {axis.words} ({axis.unit})" for axis in found.axes]
-    stopped = f"stopped at search.trials={found.request.search.trials}: more trials may find more points"
-    ended = f"no other point is expected to be ahead by more than {percent(RESOLVED)}" if s.exhausted else stopped
-    end = "interrupted" if s.interrupted else ended
-    summary = (
-        f"Search: {s.n_candidates} candidates, {s.n_bounded_out} ruled out by bounds, {s.n_points} points "
-        f"(deployments at loads), {s.n_simulated} simulated ({s.n_pruned} stopped early, {s.n_resumed} "
-        f"resumed), {s.n_requests} requests, seed {s.seed}, {s.seconds:.1f} s; {end}"
-    )
-    return [*lines, summary, *(f"Note: {notice}" for notice in found.notices)]
+    def _learn(self) -> None:
+        """Add the stored samples that this worker does not have yet."""
+        for point, stored in self.study.stored():
+            self.result.samples.setdefault(point, ParetoSample.of(stored))

@@ -12,7 +12,7 @@ from planner.search.candidate_tester import Outcome
 from planner.search.search import Progress
 
 if TYPE_CHECKING:  # the search for fronts is not part of a plain plan
-    from planner.search.pareto_study import FrontProgress
+    from planner.search.pareto_search import FrontProgress
 
 
 @contextmanager

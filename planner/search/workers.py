@@ -1,4 +1,4 @@
-"""Worker processes that share the work of one plan.
+"""Worker processes that share the work of a plan or of a study.
 
 A search evaluates candidates one after another, because each is compared with the best before it. A `Lookahead` keeps
 the other processors busy: while a candidate is evaluated, workers evaluate the next ones against the same best. An
@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
@@ -58,7 +58,7 @@ class Lookahead(Protocol):
 
 
 class WorkerPool(Protocol):
-    """Evaluates the candidates of a plan, in processes of this machine or on a cluster."""
+    """Evaluates the candidates of a plan, or runs other tasks, in processes of this machine or on a cluster."""
 
     def lookahead(self, assess: Assess, n_candidates: int) -> AbstractContextManager[Lookahead]:
         """Return the workers for one search over `n_candidates` candidates; they end with the block."""
@@ -132,16 +132,26 @@ class ProcessPool:
 ONE_PROCESS: Final = ProcessPool(1)
 
 
-def run_tasks(pool: WorkerPool, tasks: Sequence[Callable[[], T]]) -> list[T]:
+def run_tasks(
+    each: Callable[[Callable[[int], T], Sequence[int]], Iterable[T]], tasks: Sequence[Callable[[], T]]
+) -> list[T]:
     """Return the results of tasks, in order; a forked worker inherits the tasks, and only gets the number of its task.
 
-    What the tasks share should be computed before: otherwise each worker computes it for itself.
+    What the tasks share should be computed before: otherwise each worker computes it for itself. Where processes are
+    not forked, the tasks run in this process, because functions cannot be sent.
+
+    Args:
+        each: Applies a function to each of several numbers, such as `WorkerPool.map`.
+        tasks: The tasks.
     """
-    return pool.map(lambda number: tasks[number](), range(len(tasks)))
+    return list(each(lambda number: tasks[number](), range(len(tasks))))
 
 
-def outside_workers(tell: ProgressCallback) -> ProgressCallback:
-    """Return `tell` for tasks that workers may run: the progress bar belongs to the process that started them."""
+def silent_in_workers(tell: ProgressCallback) -> ProgressCallback:
+    """Return `tell` for tasks that workers may run.
+
+    It does nothing in a worker, because the progress bar belongs to the process that started it.
+    """
     return lambda text: None if _function is not None else tell(text)
 
 

@@ -112,7 +112,7 @@ def verdict_words(row: SloResult, at_confidence: str | None = None) -> str:
 
     Args:
         row: The objective.
-        at_confidence: The value at the required confidence in words; None: "at most" this time.
+        at_confidence: The value at the required confidence in words; None: "at most" and the time of the row.
     """
     sure = sure_percent(row.probability_met)
     if not row.met:
@@ -125,7 +125,7 @@ def verdict_words(row: SloResult, at_confidence: str | None = None) -> str:
 
 def tightest_words(rows: Sequence[SloResult], confidence: float) -> str:
     """Return a sentence on the objective whose value at the required confidence is nearest to its limit."""
-    near = max(rows, key=lambda row: (row.value_at_confidence_s or row.value_s or 0.0) / row.limit_s)
+    near = max(rows, key=SloResult.excess)
     limit = f"of the limit {human_s(near.limit_s)}"
     if near.value_at_confidence_s is None:  # an answer of an earlier version, or an overloaded plan
         return f"Its tightest objective is {near.name}: {seconds(near.value_s)} is {percent(near.share)} {limit}."

@@ -19,7 +19,7 @@ from planner.evaluation.evaluator import Evaluator
 from planner.evaluation.run_sizes import RunSizes
 from planner.evaluation.verdict import Verdict
 from planner.search.candidate_tester import CandidateTester
-from planner.search.workers import ONE_PROCESS, WorkerPool, outside_workers, run_tasks
+from planner.search.workers import ONE_PROCESS, WorkerPool, run_tasks, silent_in_workers
 from planner.studies.capacity_inputs import CapacityInput, capacity_inputs
 from planner.studies.rerun import Rerun
 
@@ -83,22 +83,22 @@ class Binding:
 def find_binding(
     rerun: Rerun,
     capacity_per_s: float,
-    workers: WorkerPool = ONE_PROCESS,
     tell: ProgressCallback = lambda _: None,
+    workers: WorkerPool = ONE_PROCESS,
 ) -> Binding | None:
     """Return what binds the recommended plan; takes some seconds.
 
     Args:
         rerun: The answer.
         capacity_per_s: The capacity of the plan in the answer, with which the search begins.
-        workers: The processes that simulate the inputs.
         tell: Called with a description of each simulation before it starts.
+        workers: The processes that simulate the inputs.
 
     Returns:
         The gains; None if the plan misses an objective even under a light load with this seed.
     """
     tell("the capacity of the plan itself")
-    return binding_of(rerun.tester, rerun, list(capacity_inputs(rerun)), capacity_per_s, workers, tell)
+    return binding_of(rerun.tester, rerun, list(capacity_inputs(rerun)), capacity_per_s, tell, workers)
 
 
 def binding_of(
@@ -106,8 +106,8 @@ def binding_of(
     rerun: Rerun,
     inputs: Sequence[CapacityInput],
     capacity_per_s: float,
-    workers: WorkerPool = ONE_PROCESS,
     tell: ProgressCallback = lambda _: None,
+    workers: WorkerPool = ONE_PROCESS,
 ) -> Binding | None:
     """Return what binds the recommended plan among some inputs; see `find_binding`."""
     candidate, sizes = rerun.candidates[0], RunSizes(tester.sizes.quick, max(tester.sizes.full, LEAST_REQUESTS))
@@ -121,14 +121,14 @@ def binding_of(
     if not floor.met:
         return None
     base = find_capacity(partial(probe, plain.evaluator), capacity_per_s, floor, RESOLUTION)
-    told = outside_workers(tell)
+    told = silent_in_workers(tell)
 
     def gain(each: CapacityInput) -> CapacityGain:
         told(f"{percent(IMPROVEMENT - 1)} more of {each.words}")
         evaluator = each.improved(IMPROVEMENT)
         return CapacityGain(each.words, gain_of(base, partial(probe, evaluator)), each.advice)
 
-    return Binding(base.requests_per_s, ranked(run_tasks(workers, [partial(gain, each) for each in inputs])))
+    return Binding(base.requests_per_s, ranked(run_tasks(workers.map, [partial(gain, each) for each in inputs])))
 
 
 def gain_of(base: Capacity[V], probe: Callable[[float], V]) -> float:

@@ -48,7 +48,7 @@ class Explanation:
     advice: tuple[str, ...] = ()
 
 
-def explain(answer: Answer, workers: WorkerPool = ONE_PROCESS, tell: ProgressCallback = lambda _: None) -> Explanation:
+def explain(answer: Answer, tell: ProgressCallback = lambda _: None, workers: WorkerPool = ONE_PROCESS) -> Explanation:
     """Simulate the plan again with each input improved, and every change that could reach 20 % more capacity.
 
     Raises:
@@ -59,7 +59,7 @@ def explain(answer: Answer, workers: WorkerPool = ONE_PROCESS, tell: ProgressCal
         return _explain_refusal(answer)
     rerun, capacity_per_s = Rerun.of(answer), best.capacity_requests_per_s
     tell("the plan itself")
-    bound = find_binding(rerun, capacity_per_s, workers, tell) if capacity_per_s else None
+    bound = find_binding(rerun, capacity_per_s, tell, workers) if capacity_per_s else None
     found = resource_uses(best, simulated_pool_uses(rerun, best), bound)
     grown = growth(rerun, best, tell) if capacity_per_s else None
     others = [(deployment_words(p.deployment), why_not(answer, best, p)) for p in answer.alternatives]
@@ -98,7 +98,7 @@ def _why(answer: Answer, best: Plan) -> Iterator[str]:
         load = rate(best.requests_per_s) if request.users is None else counted(request.users, "user")
         goal = f"is the cheapest that carries {load}"
     yield (
-        f"Of {s.n_space:,} deployments, {s.n_bounded_out:,} cannot meet the objectives (bounds), "
+        f"Of {counted(s.n_space, 'deployment')}, {s.n_bounded_out:,} cannot meet the objectives (bounds), "
         f"{were(s.n_simulated)} simulated and {were(s.n_not_simulated)} not; this one {goal}."
     )
     yield tightest_words(best.slo, request.confidence)

@@ -15,14 +15,14 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from planner.evaluation.capacity import WIDEN, find_capacity
+from planner.evaluation.capacity import WIDEN, RateVerdict, find_capacity
 
 #: Largest ratio of the values at two rates between which the capacity is fitted by a line. A judgement: several times
 #: the jumps of the 99th percentile of 2,000 requests, which are about 3 %.
 STEEP: Final = 1.4
 
 #: Rates through which a line is fitted, as powers of the factor between the rates on either side of the capacity,
-#: relative to the lower one. A judgement of cost: the two rates themselves, and four more on both sides of the middle.
+#: relative to the lower one. A judgement of cost: the two rates themselves, two between them, and one beyond each.
 FITTED: Final = (-0.5, 0.0, 1 / 3, 2 / 3, 1.0, 1.5)
 
 #: Least points of a fitted line. A judgement: fewer do not average the jumps.
@@ -32,16 +32,8 @@ LEAST_POINTS: Final = 4
 _LEAST_RATIO: Final = 1e-9
 
 
-class RateRatio(Protocol):
+class RateRatio(RateVerdict, Protocol):
     """What a fit needs to know about a deployment at a rate."""
-
-    @property
-    def requests_per_s(self) -> float:
-        """Return the rate of the run, in requests per second."""
-
-    @property
-    def met(self) -> bool:
-        """Return whether every objective is met."""
 
     @property
     def ratio(self) -> float:
@@ -65,18 +57,14 @@ class FittedCapacity:
     high_per_s: float
 
     def ratio_at(self, rate_per_s: float) -> float | None:
-        """Return value / limit at a rate, by the line; None beyond the rates to which the line applies."""
+        """Return value / limit at a rate; None if there is no line, or beyond the rates to which it applies."""
         if not math.isfinite(self.slope) or not self.low_per_s <= rate_per_s <= self.high_per_s:
             return None
         return math.exp(self.slope * math.log(rate_per_s / self.requests_per_s))
 
 
 def fitted_capacity(
-    probe: Callable[[float], RateRatio],
-    guess_per_s: float,
-    floor: RateRatio,
-    tolerance: float,
-    first_step: float = WIDEN,
+    probe: Callable[[float], RateRatio], guess_per_s: float, floor: RateRatio, tolerance: float
 ) -> FittedCapacity:
     """Return the rate at which the objectives are just met.
 
@@ -86,7 +74,6 @@ def fitted_capacity(
         floor: A verdict at a low rate that meets every objective.
         tolerance: Relative distance of two rates, one met and one missed, between which the capacity is not sought any
             further.
-        first_step: Factor between the guess and the next rate, see `find_capacity`.
     """
     seen: dict[float, RateRatio] = {}
 
@@ -95,10 +82,14 @@ def fitted_capacity(
             seen[rate_per_s] = probe(rate_per_s)
         return seen[rate_per_s]
 
-    found = find_capacity(noted, guess_per_s, floor, WIDEN - 1.0, first_step=first_step)
+    found = find_capacity(noted, guess_per_s, floor, WIDEN - 1.0)
     if math.isinf(found.upper_requests_per_s):  # noise kept the search from ending
         return FittedCapacity(found.requests_per_s, math.inf, 0.0, 0.0)
     low, high = found.at_capacity, noted(found.upper_requests_per_s)
+    if low is floor:  # which may be a shorter run
+        low = noted(floor.requests_per_s)
+    if not low.met:
+        return FittedCapacity(low.requests_per_s, math.inf, 0.0, 0.0)
     while high.requests_per_s > low.requests_per_s * (1 + tolerance):
         if high.ratio <= STEEP * max(low.ratio, _LEAST_RATIO):
             return _by_line(noted, low, high)
@@ -110,7 +101,7 @@ def fitted_capacity(
 def _by_line(probe: Callable[[float], RateRatio], low: RateRatio, high: RateRatio) -> FittedCapacity:
     """Return the capacity from the line through rates between and around a rate that is met and one that is missed.
 
-    No rate that is unstable belongs to the line, and the capacity is below the lowest one.
+    Unstable rates do not belong to the line, and the capacity is below the lowest of them.
     """
     step = high.requests_per_s / low.requests_per_s
     points = [low if k == 0 else high if k == 1 else probe(low.requests_per_s * step**k) for k in FITTED]
@@ -124,9 +115,9 @@ def _by_line(probe: Callable[[float], RateRatio], low: RateRatio, high: RateRati
     if slope <= 0:  # the jumps hide how the value rises
         return _between(low, high)
     crossing_per_s = math.exp(min(max(-at_zero / slope, math.log(least_per_s)), math.log(points[-1].requests_per_s)))
-    if crossing_per_s > most_per_s:
+    if crossing_per_s > most_per_s and math.isfinite(unstable_per_s):  # the queue already grows where the line crosses
         return FittedCapacity(math.sqrt(most_per_s * min(unstable_per_s, crossing_per_s)), math.inf, 0.0, 0.0)
-    return FittedCapacity(crossing_per_s, slope, least_per_s, most_per_s)
+    return FittedCapacity(min(crossing_per_s, most_per_s), slope, least_per_s, most_per_s)
 
 
 def _between(low: RateRatio, high: RateRatio) -> FittedCapacity:

@@ -14,7 +14,7 @@ from planner.economics.money import Rates, energy, money
 from planner.evaluation.observation import Load
 from planner.evaluation.verdict import judge
 from planner.problem.slo import STATS, Slo
-from planner.search.workers import ONE_PROCESS, WorkerPool, outside_workers, run_tasks
+from planner.search.workers import ONE_PROCESS, WorkerPool, run_tasks, silent_in_workers
 from planner.studies.rerun import Rerun
 
 #: Simulated shares of the capacity.
@@ -45,14 +45,14 @@ class SweepPoint:
 
 
 def sweep(
-    plans: list[Plan], rerun: Rerun, workers: WorkerPool = ONE_PROCESS, tell: ProgressCallback = lambda _: None
+    plans: list[Plan], rerun: Rerun, tell: ProgressCallback = lambda _: None, workers: WorkerPool = ONE_PROCESS
 ) -> list[SweepPoint]:
     """Return every plan at ascending shares of its capacity with one seed; the recommended plan also above it."""
-    told = outside_workers(tell)
+    told = silent_in_workers(tell)
     tasks: list[Callable[[], SweepPoint]] = []
     for i, plan in enumerate(plans):
         tasks += [partial(_point, i, plan, rerun, share, told) for share in (SHARES if _top_per_s(plan) else ())]
-    found = run_tasks(workers, tasks)
+    found = run_tasks(workers.map, tasks)
     beyond: list[SweepPoint] = []
     for share in BEYOND if plans and _top_per_s(plans[0]) else ():
         beyond.append(_point(0, plans[0], rerun, share, tell))

@@ -22,7 +22,7 @@ from planner.evaluation.run_sizes import RunSizes
 from planner.evaluation.verdict import Verdict
 from planner.problem.candidate import Candidate
 from planner.search.candidate_tester import TIE, CandidateTester
-from planner.search.workers import ONE_PROCESS, WorkerPool, outside_workers, run_tasks
+from planner.search.workers import ONE_PROCESS, WorkerPool, run_tasks, silent_in_workers
 from planner.studies.fitted_capacity import FittedCapacity, fitted_capacity
 from planner.studies.rerun import Rerun
 from planner.studies.sensitivity_inputs import PREFIX, PRICE, RATE, InputChange, SensitivityInput, inputs_of
@@ -33,10 +33,10 @@ CAPACITY_TOLERANCE: Final = 0.03
 
 #: Factor on the capacity of the chosen plan that another plan must reach to take its place: more than a tie, and more
 #: than the tolerance of both capacities.
-MORE: Final = (1 + TIE) * (1 + CAPACITY_TOLERANCE)
+WINNING_FACTOR: Final = (1 + TIE) * (1 + CAPACITY_TOLERANCE)
 
-#: Number of bisection steps on a logarithmic scale: between a factor of 1 and of 2, 9 % remain, and the middle of them
-#: is off by half of that at most. A judgement: about the tolerance of the capacities.
+#: Number of bisection steps on a logarithmic scale: between a factor of 1 and of 2, 9 % remain, so the middle of that
+#: interval is off by at most half of it. A judgement: about the tolerance of the capacities.
 HALVINGS: Final = 3
 
 #: Stands for a plan that is not in the answer, usually one with more hardware.
@@ -140,7 +140,9 @@ class ChoiceFlips:
     def compare(self, variant: InputChange) -> ComparedCandidate:
         """Simulate the chosen plan with a changed input."""
         tester = replace(shorter(self.rerun.tester), evaluator=variant.evaluator or self.rerun.evaluator)
-        found = self._capacity(0, tester, variant)
+        found, base = self._capacity(0, tester, variant), self.bases[0]
+        if found and base and abs(found.requests_per_s / base.requests_per_s - 1) < CAPACITY_TOLERANCE:
+            found = base  # within the tolerance of both capacities
         return ComparedCandidate(variant, tester, found, self.tested_rate * variant.load)
 
     def _capacity(self, number: int, tester: CandidateTester, variant: InputChange) -> FittedCapacity | None:
@@ -181,7 +183,9 @@ class ChoiceFlips:
         objective, given = self.answer.request.objective, self.answer.request.given
         ratio, own = self._ratio(plan, compared.variant), compared.capacity
         if objective in CAPACITY_OBJECTIVES and not (given and objective == "cost"):
-            return own is None or self._carries(number, compared, own.requests_per_s * ratio * MORE)
+            if own is None:
+                return self._capacity(number, compared.tester, compared.variant) is not None
+            return self._carries(number, compared, own.requests_per_s * ratio * WINNING_FACTOR)
         if not compared.met:
             return self._carries(number, compared, compared.rate_per_s)
         if objective == "cost":
@@ -374,16 +378,16 @@ class Sensitivity:
 def sensitivity(
     answer: Answer,
     rerun: Rerun | None = None,
-    workers: WorkerPool = ONE_PROCESS,
     tell: ProgressCallback = lambda _: None,
+    workers: WorkerPool = ONE_PROCESS,
 ) -> Sensitivity:
     """Return how much the answer depends on each of its inputs, from some dozens of simulated capacities.
 
     Args:
         answer: An answer with at least one plan.
         rerun: The answer's evaluator, if one is already open.
-        workers: The processes that simulate the changes.
         tell: Called with a description of each simulation before it starts.
+        workers: The processes that simulate the changes.
 
     Raises:
         InputError: The answer was made with another calibration, or its plan cannot be simulated this way.
@@ -391,10 +395,10 @@ def sensitivity(
     flips = ChoiceFlips(answer, Rerun.of(answer) if rerun is None else rerun)
     inputs = list(inputs_of(answer, flips.rerun))
     _ = flips.bases, flips.scales, flips.tested_rate  # once, and not by each worker
-    told = outside_workers(tell)
+    told = silent_in_workers(tell)
     # Runs with prefix hits take the longest, so they begin first and the other workers do not wait for them.
     tasks = [(each, side) for each in sorted(inputs, key=lambda i: i.name != PREFIX) for side in (0, 1)]
-    found = run_tasks(workers, [partial(_side, flips, each, side, told) for each, side in tasks])
+    found = run_tasks(workers.map, [partial(_side, flips, each, side, told) for each, side in tasks])
     sides = {(each.name, side): result for (each, side), result in zip(tasks, found, strict=True)}
     return Sensitivity([_input(flips, each, sides[each.name, 0], sides[each.name, 1]) for each in inputs])
 
@@ -407,6 +411,7 @@ def _input(flips: ChoiceFlips, varied: SensitivityInput, low: Side, high: Side) 
 
 def _side(flips: ChoiceFlips, varied: SensitivityInput, side: int, tell: ProgressCallback) -> Side:
     """Return the effect and the flip of an input below (side 0) or above (side 1) its value in the answer."""
+    # Each side begins with the unchanged plans alone: the result must not depend on which worker did the others.
     for number, base in enumerate(flips.bases):
         flips.known[number, varied.name] = {} if base is None else {varied.at: base.requests_per_s}
     value, end, compared = varied.swing[side], varied.ends[side], None
@@ -423,8 +428,6 @@ def _side(flips: ChoiceFlips, varied: SensitivityInput, side: int, tell: Progres
 def _effect(flips: ChoiceFlips, compared: ComparedCandidate) -> Effect:
     found, own = compared.capacity, flips.plan.capacity_requests_per_s
     ratio = None if found is None else found.requests_per_s / flips.base
-    if ratio is not None and abs(ratio - 1) < CAPACITY_TOLERANCE:
-        ratio, compared = 1.0, replace(compared, capacity=flips.bases[0])  # within the tolerance of both capacities
     scaled = None if ratio is None or own is None else own * ratio
     usd = _usd(flips, compared.variant, ratio)
     variant, share = compared.variant, flips.value_ratio(compared)

@@ -14,7 +14,7 @@ from catalogs.errors import InputError, nearest_number
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.io.json_block import JsonBlock
 from catalogs.io.yaml_files import validate_as
-from catalogs.ui.words import counted, digits, human_s, of_them_not_used, sure_percent
+from catalogs.ui.words import counted, digits, human_s, sure_percent, unused_accelerators_words
 from catalogs.workloads.limits import MOST_PLANNED_PER_S, check_rate
 from planner.answer.answer_schema import Answer
 from planner.answer.confirmed_rates import BEST, OTHER, SeedBudget
@@ -237,7 +237,7 @@ def _billed(changed: Plan, candidate: Candidate, request: PlanRequest) -> Iterat
     yield f"billed: {offer_words(changed.cost)}"
     named, used = candidate.hardware.n_accelerators, candidate.accelerators
     if used < named and request.tariff.usd_per_hour is None:
-        idle = of_them_not_used(named - used, named, candidate.hardware.text)
+        idle = unused_accelerators_words(named - used, named, candidate.hardware.text)
         yield f"{idle}: this part is not billed, but its idle power is in the energy"
     elif used < named:
         yield f"your price is for all {named} accelerators, of which {used} are used"

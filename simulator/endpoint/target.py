@@ -17,8 +17,8 @@ from catalogs.errors import InputError, nearest_name
 from catalogs.io.http import ReplyError, ServerUrl, get_json, plain_text
 from catalogs.io.pinned_connection import PinnedServer
 
-#: Connections that are timed for the round trip of the network; the fastest counts. A judgement: of five,
-#: one at least rarely waits for other traffic.
+#: Connections that are timed for the round trip of the network; the fastest counts. A judgement: of five connections,
+#: at least one usually does not wait for other traffic.
 _ROUND_TRIPS: Final = 5
 
 #: Longest name of a model in characters; a longer one is no name.

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from calibration.cli.importing import (
-    imported_bundle,
-    imported_profiler,
-    imported_results,
-    imported_steps,
-    imported_tables,
+    import_bundle,
+    import_profiler,
+    import_results,
+    import_steps,
+    import_tables,
 )
 from calibration.cli.options import Tables
 from catalogs.errors import InputError
@@ -60,15 +60,15 @@ def import_(
         raise InputError("import takes one source at a time", " ".join(chosen) or None, ", ".join(given))
     check_targets(json_file)
     if results:
-        lines, document = imported_results([*results, *(more or ())])
+        lines, document = import_results([*results, *(more or ())])
     elif steps:
-        lines, document = imported_steps(steps, out)
+        lines, document = import_steps(steps, out)
     elif profiler:
-        lines, document = imported_profiler(profiler, hw, out)
+        lines, document = import_profiler(profiler, hw, out)
     elif bundle:
-        lines, document = imported_bundle(bundle, hw)
+        lines, document = import_bundle(bundle, hw)
     else:
-        lines, document = imported_tables(tables, hw, out)
+        lines, document = import_tables(tables, hw, out)
     if json_file != "-":
         for line in lines:
             typer.echo(line)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from catalogs.io.output_files import check_targets
+from catalogs.io.output_files import check_targets, write_atomically
 
 
 def fit_workload(
@@ -20,7 +20,6 @@ def fit_workload(
 ) -> None:
     """Fit a workload file to a trace: quantile tables, rates and shares; of its rows only the extreme lengths."""
     from catalogs.errors import InputError
-    from catalogs.io.output_files import write_atomically
     from catalogs.io.yaml_loader import dump_yaml
     from catalogs.workloads import fit
     from catalogs.workloads.trace_formats import OWN_NAMES

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from catalogs.io.output_files import check_targets, write_json
+from catalogs.io.output_files import check_targets, write_atomically, write_json
 from catalogs.ui.shared_options import JsonFile
 
 
@@ -30,7 +30,6 @@ def import_launch(
     json_file: JsonFile = None,
 ) -> None:
     """Read the commands that start an engine as a deployment, with a note for every flag."""
-    from catalogs.io.output_files import write_atomically
     from catalogs.io.yaml_loader import dump_yaml
     from catalogs.launch.reading.read import parse_variables, read_launch_file
 

@@ -27,5 +27,5 @@ def explain(
 
             found = explain_network(read, progress)
         else:
-            found = explaining.explain(read, ProcessPool(usable_cores()), progress)
+            found = explaining.explain(read, progress, ProcessPool(usable_cores()))
     write_result(explaining.document(found), json_file, lambda: show_explanation(found))

@@ -41,7 +41,7 @@ def front(
     from planner.evaluation.multi_hardware import open_evaluator
     from planner.pipeline import kept_words
     from planner.problem.front import front_request, parse_axes
-    from planner.search.pareto_search import make_front
+    from planner.search.pareto_answer import make_front
     from planner.search.progress import front_progress
 
     wanted = parse_axes(axes)

@@ -292,8 +292,8 @@ def _calibration_lines(known: CalibrationBlock) -> Iterator[Line]:
 def _search_line(search: SearchSummary) -> Line:
     return "Search", (
         f"{counted(search.n_space, 'candidate')}: {search.n_bounded_out:,} ruled out by bounds, "
-        f"{search.n_not_simulated:,} not simulated, {search.n_simulated:,} simulated ({search.n_pruned} stopped early) "
-        f"with {counted(search.n_requests, 'request')}{_searches_words(search)}; "
+        f"{search.n_not_simulated:,} not simulated, {search.n_simulated:,} simulated "
+        f"({search.n_pruned:,} stopped early) with {counted(search.n_requests, 'request')}{_searches_words(search)}; "
         f"{search.method}; {search.seconds:.1f} s"
     )
 

@@ -23,7 +23,7 @@ from catalogs.ui.words import (
 )
 from planner.deploy.package import Package
 from planner.report.evidence import growth_row
-from planner.search.pareto_search import ParetoAnswer, best_balance_words, footnotes, shown, shown_unit
+from planner.search.pareto_answer import ParetoAnswer, best_balance_words, footnotes, shown, shown_unit
 from planner.sections.section import level_words
 from planner.studies.bottleneck import gain_text, used_text
 from planner.studies.capacity_growth import CAPACITY_GOAL
@@ -36,7 +36,7 @@ from planner.studies.whatif import WhatIf
 _CELL: Final = 26
 
 #: Relative change from which it is written as a factor: ten times the value.
-_AS_FACTOR: Final = 9.0
+_LEAST_AS_FACTOR: Final = 9.0
 
 _TEXT: Final[Mapping[str, Callable[[float | None], str]]] = {
     "rate": rate,
@@ -88,7 +88,7 @@ def change_text(f: Figure) -> str:
     It is empty where it is not known.
     """
     unit = "points" if f.unit in ("share", "confidence") else "%"  # of shares, percentage points
-    if f.change is not None and unit == "%" and f.change >= _AS_FACTOR:
+    if f.change is not None and unit == "%" and f.change >= _LEAST_AS_FACTOR:
         return f"× {digits(1 + f.change)}"
     return "" if f.change is None else f"{with_sign(100 * f.change)} {unit}"
 

@@ -15,8 +15,8 @@ from planner.deploy.files import DeploymentFiles, to_yaml
 from planner.deploy.local_servers import local_addresses, local_servers, router_package, router_words
 from planner.deploy.serving import HEALTH, PORT, Serving
 
-#: Port of nginx in its container or pod.
-ROUTER_PORT: Final = 8080
+#: Port of the router in its container or pod.
+ROUTER_CONTAINER_PORT: Final = 8080
 
 _SECRET: Final = "/run/secrets/hf_token"
 
@@ -67,12 +67,12 @@ def _replicas(s: Serving) -> DeploymentFiles:
     else:
         services["router"] = {
             "image": ROUTER,
-            "ports": [f"8000:{ROUTER_PORT}"],
+            "ports": [f"8000:{ROUTER_CONTAINER_PORT}"],
             "configs": [{"source": "router", "target": "/etc/nginx/conf.d/default.conf"}],
             "depends_on": {name: {"condition": "service_healthy"} for name in names},
             "restart": "unless-stopped",
         }
-        config = nginx_config([f"{name}:{PORT}" for name in names], ROUTER_PORT)
+        config = nginx_config([f"{name}:{PORT}" for name in names], ROUTER_CONTAINER_PORT)
         whole["configs"] = {"router": {"content": config.replace("$", "$$")}}
     if s.family != "llama.cpp":
         whole |= _SHARED

@@ -10,7 +10,7 @@ from planner.deploy.files import DeploymentFiles, to_yaml
 from planner.deploy.local_servers import BOOTSTRAP, HANDSHAKE, ServerAddress, router_package, router_words
 from planner.deploy.serving import PORT, Serving
 from planner.deploy.targets import autoscaling, pods
-from planner.deploy.targets.compose import ROUTER_PORT
+from planner.deploy.targets.compose import ROUTER_CONTAINER_PORT
 from planner.deploy.targets.pods import Json
 
 NETWORK: Final = (
@@ -43,16 +43,16 @@ def router(pools: Sequence[Serving], found: Sequence[str]) -> list[Json]:
     """
     name = f"{pools[-1].name}-router"
     install = f"pip install --no-cache-dir {router_package(pools[-1].family)}"
-    command = " ".join(router_words(list(_addresses(pools, found)), pools[-1].family, ROUTER_PORT))
+    command = " ".join(router_words(list(_addresses(pools, found)), pools[-1].family, ROUTER_CONTAINER_PORT))
     container = {
         "name": "router",
         "image": ENGINE_ROUTER,
         "command": ["sh", "-c", f"{install} && exec {command}"],
-        "ports": [{"name": "http", "containerPort": ROUTER_PORT}],
-        "readinessProbe": {"tcpSocket": {"port": ROUTER_PORT}, "periodSeconds": 5},
+        "ports": [{"name": "http", "containerPort": ROUTER_CONTAINER_PORT}],
+        "readinessProbe": {"tcpSocket": {"port": ROUTER_CONTAINER_PORT}, "periodSeconds": 5},
     }
     deployed = pods.deployment(name, {"app": name}, 1, {"containers": [container]})
-    return [deployed, pods.service(pools[-1].name, {"app": name}, 80, ROUTER_PORT)]
+    return [deployed, pods.service(pools[-1].name, {"app": name}, 80, ROUTER_CONTAINER_PORT)]
 
 
 def finished(

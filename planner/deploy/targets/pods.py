@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from catalogs.launch.images import ROUTER
 from planner.deploy.serving import HEALTH, PORT, Serving
-from planner.deploy.targets.compose import ROUTER_PORT, nginx_config
+from planner.deploy.targets.compose import ROUTER_CONTAINER_PORT, nginx_config
 
 TOKEN_SECRET: Final = "hf-token"
 
@@ -205,7 +205,7 @@ def client_services(s: Serving, engine_labels: Json) -> list[Json]:
         return [service(s.name, engine_labels, 80, PORT)]
     engines, name = f"{s.name}-engines", f"{s.name}-router"
     upstream = f"{engines}.${{POD_NAMESPACE}}.svc.cluster.local:{PORT}"
-    config = nginx_config([upstream], ROUTER_PORT, "${NGINX_LOCAL_RESOLVERS}")
+    config = nginx_config([upstream], ROUTER_CONTAINER_PORT, "${NGINX_LOCAL_RESOLVERS}")
     container = {
         "name": "nginx",
         "image": ROUTER,
@@ -213,8 +213,8 @@ def client_services(s: Serving, engine_labels: Json) -> list[Json]:
             {"name": "NGINX_ENTRYPOINT_LOCAL_RESOLVERS", "value": "1"},
             {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
         ],
-        "ports": [{"name": "http", "containerPort": ROUTER_PORT}],
-        "readinessProbe": {"httpGet": {"path": HEALTH, "port": ROUTER_PORT}, "periodSeconds": 5},
+        "ports": [{"name": "http", "containerPort": ROUTER_CONTAINER_PORT}],
+        "readinessProbe": {"httpGet": {"path": HEALTH, "port": ROUTER_CONTAINER_PORT}, "periodSeconds": 5},
         "volumeMounts": [{"name": "config", "mountPath": "/etc/nginx/templates"}],
     }
     pod: Json = {"containers": [container], "volumes": [{"name": "config", "configMap": {"name": name}}]}
@@ -227,7 +227,7 @@ def client_services(s: Serving, engine_labels: Json) -> list[Json]:
             "data": {"default.conf.template": config},
         },
         deployment(name, {"app": name}, 1, pod),
-        service(s.name, {"app": name}, 80, ROUTER_PORT),
+        service(s.name, {"app": name}, 80, ROUTER_CONTAINER_PORT),
     ]
 
 

@@ -1,6 +1,6 @@
 """The estimates of closed forms for the candidates of one hardware, by which a search rules out and orders them.
 
-They are few enough to be sent from one process to another, where the compiled step costs behind them are not.
+They are few enough to be sent from one process to another; the compiled step costs behind them are not.
 """
 
 from __future__ import annotations

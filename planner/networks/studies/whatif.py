@@ -11,7 +11,7 @@ from catalogs.deployments.network_deployment import NetworkDeployment, as_networ
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.networks.files import load_network
-from catalogs.ui.words import counted, digits, gigabytes, human_s, of_them_not_used, seconds, sure_percent
+from catalogs.ui.words import counted, digits, gigabytes, human_s, seconds, sure_percent, unused_accelerators_words
 from planner.economics.money import offer_words
 from planner.networks.assess import JobAssessor
 from planner.networks.candidate import JobCandidate, Setup
@@ -171,7 +171,7 @@ def _written(answer: NetworkAnswer, plan: NetworkPlan, changes: NetworkChanges, 
             keys["replicas"] = most
         elif most > keys["replicas"]:
             idle = hardware.n_accelerators - keys["replicas"] * ranks
-            notes.append(of_them_not_used(idle, hardware.n_accelerators, hardware.text))
+            notes.append(unused_accelerators_words(idle, hardware.n_accelerators, hardware.text))
     return as_network_deployment(keys, "the changed deployment")
 
 

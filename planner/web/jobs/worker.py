@@ -28,7 +28,7 @@ from catalogs.units import MIB
 PRELOADED: Final = (
     "planner.web.jobs.registry",
     "planner.pipeline",
-    "planner.search.pareto_search",
+    "planner.search.pareto_answer",
     "planner.sections.full_answer",
     "simulator.cluster.simulate",
     "pandas",

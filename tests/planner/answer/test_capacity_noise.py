@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from catalogs.statistics import student_t_quantile
-from planner.answer.capacity_noise import NOTICED, SHARE, capacity_noise, uncertain_capacity
+from planner.answer.capacity_noise import LEAST_NOTICED, RANGE_LEVEL, capacity_noise, capacity_notices
 from planner.evaluation.observation import Load, Observation
 from planner.evaluation.verdict import Verdict, judge
 from planner.problem.slo import Slo
@@ -35,7 +35,7 @@ def noise_of(slope: float, seeds: tuple[float, ...]) -> float:
 def test_the_noise_of_the_value_over_the_slope(slope: float) -> None:
     """Two seeds at factors e^-0.05 and e^0.05: a standard error of 0.05, with one degree of freedom."""
     found = noise_of(slope, (math.exp(-0.05), math.exp(0.05)))
-    assert found == pytest.approx(student_t_quantile(1, (1 + SHARE) / 2) * 0.05 / slope)
+    assert found == pytest.approx(student_t_quantile(1, (1 + RANGE_LEVEL) / 2) * 0.05 / slope)
 
 
 def test_equal_seeds_and_one_seed_have_no_noise() -> None:
@@ -51,6 +51,6 @@ def test_the_notice_names_the_objective_where_the_capacity_is_uncertain() -> Non
     seeds = (0.9, 0.97, 1.03, 1.1)
     for slope in (0.3, 3.0):
         around = [verdict(CAPACITY_PER_S * k, slope, (1.0, 1.0)) for k in (0.7, 1.08)]
-        found = uncertain_capacity(SLO, verdict(CAPACITY_PER_S, slope, seeds), around)
-        assert bool(found) == (noise_of(slope, seeds) > NOTICED) == (slope < 1)
+        found = capacity_notices(SLO, verdict(CAPACITY_PER_S, slope, seeds), around)
+        assert bool(found) == (noise_of(slope, seeds) > LEAST_NOTICED) == (slope < 1)
         assert all(notice.startswith("ttft.mean rises slowly") for notice in found)

@@ -25,7 +25,7 @@ from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
 from planner.report.material import gather
 from planner.report.page import answer_page
-from planner.search.pareto_search import pareto_front
+from planner.search.pareto_answer import pareto_front
 from planner.sections.full_answer import FullAnswer, parse_answer
 from planner.sections.section import interval_words
 

@@ -22,7 +22,7 @@ from planner.problem.overrides import Overrides
 from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
-from planner.search.pareto_search import make_front
+from planner.search.pareto_answer import make_front
 from planner.sections.full_answer import parse_answer
 from planner.sections.registry import SECTIONS
 

@@ -42,14 +42,14 @@ def test_at_equal_cost_and_capacity_the_simplest_wins() -> None:
 
 
 def test_a_cheaper_plan_wins_over_a_larger_capacity() -> None:
-    """Nine jobs a second need one replica with batches of two; two replicas would hold more, for twice the price."""
+    """One replica with batches of three serves nine jobs a second; two would hold more, for twice the price."""
     best = searched(lambda n: 0.15 + 0.05 * n, slo="e2e.p90=5s", rate=9.0).search.best
     assert best is not None
     assert best.candidate.replicas == 1
     assert best.candidate.max_batch == 8
 
 
-def test_replicas_fill_the_instances_that_are_paid() -> None:
+def test_replicas_fill_the_instances_that_are_paid_for() -> None:
     """Lambda rents eight H100 at once: all of them serve."""
     assessor = world(lambda _: 0.1, rate=5.0, slo="e2e.p90=1s", **{"tariff.cloud": "lambda"})
     found = assessor(one(replicas=8))

@@ -105,12 +105,12 @@ def test_a_job_takes_longer_than_its_arithmetic(hardware: str) -> None:
     for split in splits(service, two):
         for precision in ("bf16", "fp8"):
             setup = Setup(two, precision, "compiled", split)
-            assert 0.02 < service.least_s(setup) / service.seconds(setup) < 1.0
+            assert 0.02 < service.lower_bound_s(setup) / service.seconds(setup) < 1.0
 
 
 def test_a_network_in_one_pass_has_no_bound() -> None:
     service = JobService(JobMix.one(PlannedJob(load_network("resnet50"), {})))
-    assert service.least_s(Setup(parse_hardware("h100x1"), "bf16", "compiled")) == 0.0
+    assert service.lower_bound_s(Setup(parse_hardware("h100x1"), "bf16", "compiled")) == 0.0
 
 
 def test_a_job_that_the_arithmetic_rules_out_is_hardly_priced(monkeypatch: pytest.MonkeyPatch) -> None:

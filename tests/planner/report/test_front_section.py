@@ -22,7 +22,7 @@ from planner.report.material import ReportData, gather
 from planner.report.page import answer_page
 from planner.report.pareto_page import read_front
 from planner.report.write import tables_of
-from planner.search.pareto_search import FrontFile, make_front
+from planner.search.pareto_answer import FrontFile, make_front
 from tests.planner.report.test_plan_report import answer, figures
 
 

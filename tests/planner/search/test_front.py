@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from planner.search import pareto_sampler as front_module
 from planner.search.optuna_study import Params, SearchSettings
 from planner.search.pareto_sampler import ParetoSample, ParetoSampler, best_balance, members
-from planner.search.pareto_study import ParetoResult, ParetoSearchSpace, search_front
+from planner.search.pareto_search import ParetoResult, ParetoSearchSpace, search_front
 
 SHARE = 0.2
 

@@ -10,7 +10,7 @@ from planner.web.jobs.kind import JobKind, JobResult, Prepared, Submission, Task
 from planner.web.questions import read_keys, refuse_unknown, shown_names, with_references
 
 if TYPE_CHECKING:
-    from planner.search.pareto_search import ParetoAnswer
+    from planner.search.pareto_answer import ParetoAnswer
 
 DEFAULT_AXES: Final = ("cost", "ttft.p99")
 
@@ -46,7 +46,7 @@ def run(task: Task) -> JobResult:
     from planner.problem.front import front_request, parse_axes
     from planner.problem.scenario import scenario_keys
     from planner.report.write import rows_as_csv
-    from planner.search.pareto_search import make_front
+    from planner.search.pareto_answer import make_front
 
     given = dict(task.question)
     axes = parse_axes(*given.pop("axes"))
