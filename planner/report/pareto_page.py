@@ -101,7 +101,7 @@ def front_page(found: ParetoAnswer) -> Page:
     parts += [paragraph(f"{balance} (the star).")] if balance else []
     if found.result.samples:
         s, written = found.search, FrontFile.model_validate(found.document())
-        caption = f"{s.n_simulated} of {s.n_points} points simulated, {s.n_requests} requests, seed {s.seed}."
+        caption = f"{s.n_simulated:,} of {s.n_points:,} points simulated, {s.n_requests:,} requests, seed {s.seed}."
         parts += [chart(_figure(written, axis, "simulated"), caption, 480) for axis in written.axes[1:]]
     sure = f"Every point meets with {percent(request.confidence)} confidence:"
     parts += [paragraph(sure), bullets([s.words for s in found.limits])] if found.limits else []

@@ -294,8 +294,8 @@ def footnotes(found: ParetoAnswer) -> list[str]:
     ended = f"no other point is expected to be ahead by more than {percent(RESOLVED)}" if s.exhausted else stopped
     end = "interrupted" if s.interrupted else ended
     summary = (
-        f"Search: {s.n_candidates} candidates, {s.n_bounded_out} ruled out by bounds, {s.n_points} points "
-        f"(deployments at loads), {s.n_simulated} simulated ({s.n_pruned} stopped early, {s.n_resumed} "
-        f"resumed), {s.n_requests} requests, seed {s.seed}, {s.seconds:.1f} s; {end}"
+        f"Search: {s.n_candidates:,} candidates, {s.n_bounded_out:,} ruled out by bounds, {s.n_points:,} points "
+        f"(deployments at loads), {s.n_simulated:,} simulated ({s.n_pruned:,} stopped early, {s.n_resumed:,} "
+        f"resumed), {s.n_requests:,} requests, seed {s.seed}, {s.seconds:.1f} s; {end}"
     )
     return [*lines, summary, *(f"Note: {notice}" for notice in found.notices)]

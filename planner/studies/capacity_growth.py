@@ -11,7 +11,7 @@ hardware is tried.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -247,7 +247,8 @@ class _Tries:
     def _offers(self) -> list[tuple[Hardware, float | None]]:
         """Return pairs of hardware and dollars per hour, the cheapest first, at equal price the same kind first."""
         own = self.rerun.candidates[0].hardware
-        offers = dict.fromkeys([*_more(own), *_others(own)])
+        names = [candidate.hardware.accelerator.name for candidate in self.rerun.candidates[1:]]
+        offers = dict.fromkeys([*_more(own), *_others(own, names)])
         prices = {hardware: self.rerun.prices.of_other(hardware).price(hardware) for hardware in offers}
         priced = [(hardware, None if price is None else price.usd_per_hour) for hardware, price in prices.items()]
         most = MAX_PRICE_RATIO * (self.plan.usd_per_hour or float("inf"))
@@ -281,11 +282,11 @@ def _more(own: Hardware) -> Iterator[Hardware]:
     yield from (with_nodes(with_count(own, most), n) for n in (2, 3, 4) if n > own.n_nodes)
 
 
-def _others(own: Hardware) -> Iterator[Hardware]:
-    """Yield other accelerators in the same, half and twice the number."""
+def _others(own: Hardware, alternatives: Sequence[str]) -> Iterator[Hardware]:
+    """Yield other accelerators, those of alternatives included, in the same, half and twice the number."""
     if own.text == "local":
         return
-    for name in (n for n in ACCELERATORS_TRIED if n != own.accelerator.name):
+    for name in (n for n in dict.fromkeys((*ACCELERATORS_TRIED, *alternatives)) if n != own.accelerator.name):
         other = parse_hardware(name)
         most, total = other.node.max_accelerators, own.n_accelerators
         for n in (total // 2, total, 2 * total):

@@ -264,7 +264,7 @@ class ChoiceFlips:
         """Return the reason why a change of an input cannot flip the choice; empty if it might."""
         alternatives, request = self.answer.alternatives, self.answer.request
         if not alternatives and (varied.name == PRICE or not request.given):
-            return "the answer holds no alternative to flip to"
+            return "the answer has no alternative that could take over"
         if varied.name == PRICE and request.objective != "cost":
             return f"never: price does not enter the objective {request.objective}"
         if varied.name == PRICE and all(map(self._same_kind, alternatives)):

@@ -144,5 +144,5 @@ def relative(factor: float) -> str:
 
 
 def of_prompts(share: float) -> str:
-    """Return a share of every prompt in words, for example "50 % of prompts"."""
-    return f"{percent(share)} of prompts"
+    """Return a share of every prompt in words, for example "50 % of every prompt"."""
+    return f"{percent(share)} of every prompt"

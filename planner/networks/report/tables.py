@@ -6,6 +6,7 @@ from typing import Any
 
 from catalogs.economics.electricity import list_grids, load_grid
 from catalogs.ui.words import digits, dollars, gigabytes, kilowatts, percent, plan_name, seconds, sure_percent
+from planner.evaluation.confidence import LEVEL
 from planner.networks.counts import not_simulated
 from planner.networks.schema import NetworkAnswer, NetworkPlan
 from planner.networks.screen import capacity_words, carbon_words, cost_words, energy_words, per_units
@@ -18,7 +19,8 @@ from planner.sections.section import interval_words
 def objectives(answer: NetworkAnswer, plan: NetworkPlan) -> TextTable:
     """Return a row for each objective of a plan."""
     sure = percent(answer.request.confidence)
-    head = ("Objective", "Limit", "Simulated", "90 % interval", f"At {sure} confidence", "Met", "Probability")
+    level = percent(plan.slo[0].ci_level or LEVEL)  # the same for all objectives of a plan
+    head = ("Objective", "Limit", "Simulated", f"{level} interval", f"At {sure} confidence", "Met", "Probability")
     rows = [
         (
             words,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from catalogs.deployments.network_deployment import as_network_deployment
@@ -148,7 +148,8 @@ def _growth(answer: NetworkAnswer, best: NetworkPlan, capacity: float, tell: Pro
     """Return changes that reach 20 % more than the capacity: other plans on the hardware, more of it, and others."""
     goal, own = CAPACITY_GOAL * capacity, parse_hardware(str(best.deployment["hardware"]))
     found: list[GrowthStep] = []
-    for kind, hardware, note in _tried(own):
+    chosen = [parse_hardware(str(plan.deployment["hardware"])).accelerator.name for plan in answer.alternatives]
+    for kind, hardware, note in _tried(own, chosen):
         if found and found[0].holds and hardware.accelerator == own.accelerator:
             continue  # the same hardware suffices, and more of it is not cheaper
         tell(f"{hardware.text} at {digits(goal)} jobs/s")
@@ -156,8 +157,11 @@ def _growth(answer: NetworkAnswer, best: NetworkPlan, capacity: float, tell: Pro
     return Growth(goal, found, "jobs/s")
 
 
-def _tried(own: Hardware) -> Iterator[tuple[str, Hardware, str]]:
-    """Yield the kind of a change, the hardware on which the plan is searched again, and a note."""
+def _tried(own: Hardware, alternatives: Sequence[str]) -> Iterator[tuple[str, Hardware, str]]:
+    """Yield the kind of a change, the hardware on which the plan is searched again, and a note.
+
+    The accelerators of alternatives are tried too.
+    """
     yield "deployment", own, "the same hardware"
     if own.text == "local" or own.accelerator.is_slice:
         return
@@ -168,7 +172,7 @@ def _tried(own: Hardware) -> Iterator[tuple[str, Hardware, str]]:
     elif own.n_nodes < MOST_NODES:
         more = own.n_nodes + 1 if own.n_nodes < _DOUBLED_FROM_NODES else min(2 * own.n_nodes, MOST_NODES)
         yield "hardware", with_nodes(whole, more), ""
-    for name in ACCELERATORS_TRIED:
+    for name in dict.fromkeys((*ACCELERATORS_TRIED, *alternatives)):
         if name != own.accelerator.name:
             other = parse_hardware(name)
             yield "hardware", with_count(other, other.node.max_accelerators), ""
