@@ -28,9 +28,10 @@ def pip_settings() -> dict[str, str]:
 
 
 def folders_in(settings: dict[str, str]) -> list[str]:
-    """Return the folders of this machine that are named in settings, such as an index of packages."""
+    """Return the folders of this machine that settings name, or whose files they name, such as an index of packages."""
     found = {path for text in settings.values() for path in re.findall(r"(?:file://|^|\s)(/[\w./-]+)", text)}
-    roots = {os.path.dirname(path) if path.endswith("/simple") else path for path in found}
+    inside = {path for path in found if path.endswith("/simple") or os.path.isfile(path)}
+    roots = {os.path.dirname(path) if path in inside else path for path in found}
     return sorted(path for path in roots if os.path.isdir(path))
 
 
