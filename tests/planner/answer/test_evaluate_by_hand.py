@@ -250,6 +250,30 @@ def test_a_required_rate_is_the_rate_of_the_plan(rate: float, met: bool) -> None
 
 
 @dataclass
+class SlowRise(KnownPlan):
+    """The latency reaches the limit at 15 requests/s on two replicas, and rises with the fifth root of the rate."""
+
+    def value_s(self, c: Candidate, rate_per_s: float) -> float:
+        return 0.4 * (rate_per_s / c.replicas / 7.5) ** 0.2
+
+
+def test_a_capacity_that_depends_on_the_seeds_has_a_notice() -> None:
+    """Seeds that differ by a tenth move the capacity of a slow rise far, that of a steep one little.
+
+    At a required rate the figures are those of that rate, whose slope says nothing about the capacity.
+    """
+    noise = (0.95, 1.05, 0.95, 1.05)
+    for toy, rate_per_s, n in (
+        (SlowRise(noise=noise), None, 1),
+        (KnownPlan(noise=noise), None, 0),
+        (SlowRise(noise=noise), 5.0, 0),
+    ):
+        found = evaluator(toy, rate_per_s).entry(TWO, None, BEST)
+        assert found.plan.limited_by == "ttft.p90"
+        assert sum("rises slowly" in notice for notice in found.plan.notices) == n
+
+
+@dataclass
 class LateSeeds(KnownPlan):
     """One replica under its share falls behind above 12 requests/s with the third seed and later ones."""
 
