@@ -18,7 +18,7 @@ class Load:
     Attributes:
         requests_per_s: The rate on the whole deployment.
         n_requests: Requests of the run.
-        seed: Seed of lengths and arrivals.
+        seed: The seed of the request plus the number of the run, which determine lengths and arrivals.
         whole_cluster: True simulates every replica and the router, False one replica under its share of the rate.
         patient: Whether the run is extended if it is undecided whether the system keeps up (see `verdict_of`).
     """

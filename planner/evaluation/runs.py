@@ -22,6 +22,7 @@ from catalogs.workloads.workload import Workload
 from planner.evaluation.closed_forms.candidate_forms import CandidateQueueing
 from planner.evaluation.deployments import CandidateDeployments
 from planner.evaluation.observation import Load, Observation, RunDetail
+from planner.evaluation.representative_draws import representative_seed
 from planner.evaluation.steady_state import (
     RequestWindow,
     WindowStatistics,
@@ -81,8 +82,10 @@ _KEPT_REQUESTS: Final = 500_000
 class RunCache:
     """Caches the runs of one workload: the latest runs in full, the observations of all, and the requests of some."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, seed: int) -> None:
+        """Create an empty cache; `seed` is that of the request, with which the seeds of loads begin."""
         self.workload = workload
+        self.seed = seed
         self.n_requests_simulated = 0
         self._observations: dict[tuple[Candidate, Load], Observation] = {}
         self._runs: OrderedDict[tuple[Candidate, Load], Run] = OrderedDict()
@@ -129,15 +132,26 @@ class RunCache:
 
     def _drawn(self, load: Load, n: int, share: int) -> RequestSet:
         """Return `n` requests of a load on `share` parts; where rates only divide the arrivals, they are drawn once."""
+        seed = self._draw_seed(load, n, share)
         if not self.workload.scales:
-            return self.workload.materialise(load.seed, n * share, load.requests_per_s).every(share)
+            return self.workload.materialise(seed, n * share, load.requests_per_s).every(share)
         key = (load.seed, n, share)
         if key not in self._requests:
-            self._requests[key] = self.workload.materialise(load.seed, n * share, 1.0).every(share)
+            self._requests[key] = self.workload.materialise(seed, n * share, 1.0).every(share)
             while sum(m * k for _, m, k in self._requests) > _KEPT_REQUESTS and len(self._requests) > 1:
                 del self._requests[next(iter(self._requests))]
         unit = self._requests[key]
         return replace(unit, arrival_s=unit.arrival_s / load.requests_per_s)
+
+    def _draw_seed(self, load: Load, n: int, share: int) -> int:
+        """Return the seed of a representative draw; where the draws cannot be compared, that of the load.
+
+        A workload that is varied has the draws of the original one, with which its results are compared.
+        """
+        content = self.workload.content
+        if not (isinstance(content, SyntheticWorkload) and content.scales and content.has_rate):
+            return load.seed
+        return representative_seed(content, self.seed, load.seed - self.seed, n, share)
 
     def _reused(self, part: CompiledDeployment, drawn: _Drawn) -> Run | None:
         """Return the run of another deployment on the same requests if this one would make the same run, or None.

@@ -58,7 +58,7 @@ class SimulatedEvaluator:
     @cached_property
     def runs(self) -> SimulatedRuns:
         """Return the simulator of the candidates."""
-        cache = RunCache(self.workload) if self.cache is None else self.cache
+        cache = RunCache(self.workload, self.request.seed) if self.cache is None else self.cache
         return SimulatedRuns(self.request, self.deployments, lambda c: self.closed_forms.queueing(c), cache)
 
     @classmethod

@@ -50,7 +50,7 @@ def test_runs_of_conversations_have_the_rate_of_their_load() -> None:
     slos = parse_slos(["ttft.p90=1s"])
     asked = PlanRequest(model="llama3.2-1b", hardware="l40s", slos=slos, workload=talks)
     part = compile_deployment(Deployment(model="llama3.2-1b", hardware="l40s", max_model_len=8192))
-    cache = RunCache(workload_of(asked))
+    cache = RunCache(workload_of(asked), asked.seed)
     for rate, n in ((5.0, 200), (50.0, 1500), (1e6, 20_000)):
         done = cache.simulate(part, 1, Load(rate, seed=1, n_requests=200), 200)
         assert done.requests.n == n  # three conversations long, with a limit

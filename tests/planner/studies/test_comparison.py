@@ -187,7 +187,7 @@ def test_what_has_an_option_of_its_own_is_answered_with_it(key: str) -> None:
         parse_keys([f"{key}=1"])
 
 
-@pytest.mark.runs_of(200)
+@pytest.mark.runs_of(600)
 def test_nothing_changed_is_the_plan_again() -> None:
     """The same requests on the same deployment give the plan's own figures and its capacity, to the last digit.
 
