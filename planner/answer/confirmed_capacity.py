@@ -8,6 +8,7 @@ agents is a whole number (`planner/agents/capacity.py`).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -99,14 +100,14 @@ class ConfirmedCapacity:
             return at, limit, self.seen
         if at is start:
             return at, limit, around
-        for _ in range(_MOST_REDUCTIONS):
+        for step in _reductions():
             around = self.rates.shared_out(self.rates.around(self.candidate, at.requests_per_s, self.budget.curve))
             self.seen += around
             bars = self.rates.bars(at.verdict, around, at.error)
             if self.rates.meets_confidence(at.verdict, bars):
                 break
             limit = self.rates.missed(at.verdict, bars)
-            lower_per_s = at.requests_per_s / (1 + TOLERANCE)
+            lower_per_s = at.requests_per_s / step
             found_per_s, _ = self.rates.confident_rate(lower_per_s, at, around)
             at = self._point(found_per_s or lower_per_s)
         return at, limit, around
@@ -165,13 +166,13 @@ class ConfirmedCapacity:
         the last rate tried.
         """
         limit, unconfirmed_per_s = None, at.requests_per_s
-        for _ in range(_MOST_REDUCTIONS):
+        for step in _reductions():
             bars = self._bars(at)
             if self.rates.meets_confidence(at.verdict, bars):
                 return self._raised_between(at, unconfirmed_per_s), limit
             limit, unconfirmed_per_s = self.rates.missed(at.verdict, bars), at.requests_per_s
             found_per_s, _ = self._confident_rate(at.requests_per_s, at)
-            rate = min(at.requests_per_s / (1 + TOLERANCE), found_per_s or at.requests_per_s)
+            rate = min(at.requests_per_s / step, found_per_s or at.requests_per_s)
             if rate <= least_per_s:
                 break
             at = self._point(rate)
@@ -200,3 +201,12 @@ class ConfirmedCapacity:
 
     def _confident_rate(self, highest_per_s: float, at: PlanPoint) -> tuple[float | None, str | None]:
         return self.rates.confident_rate(highest_per_s, at, self.seen)
+
+
+def _reductions() -> Iterator[float]:
+    """Yield the factor of each reduction of a rate: twice as large each time, up to `_BETWEEN`.
+
+    The latency curve leads closer to a confirmed rate than these factors, unless it is itself too low by chance.
+    """
+    for i in range(_MOST_REDUCTIONS):
+        yield min(1 + TOLERANCE * 2**i, _BETWEEN)
