@@ -23,6 +23,7 @@ from catalogs.ui.html_page import (
 )
 from catalogs.ui.words import dollars, plan_name, rate, sure_percent
 from planner.answer.answer_schema import Answer
+from planner.answer.hardware_ranking import estimate_sentences
 from planner.answer.plan_schema import Plan
 from planner.economics.money import offer_words
 from planner.problem.candidate import deployment_words
@@ -64,7 +65,7 @@ def answer_page(m: ReportData) -> Page:
 def _answer(answer: Answer, plan: Plan, s: ReportSimulations) -> PageSection:
     parts = [
         cards(_cards(plan, s)),
-        paragraph(f"Run {deployment_words(plan.deployment)}."),
+        paragraph(f"Run {deployment_words(plan.deployment)}. {estimate_sentences(plan, answer.hardware)}".rstrip()),
         _drawn(answer_tables.objectives(answer, plan)),
         paragraph(answer_tables.capacity_words(answer, plan)),
         command(plan.command),
