@@ -163,7 +163,12 @@ def change(new: float | None, old: float | None) -> str:
 
 def grams(value: float | None) -> str:
     """Return a mass of CO2-equivalent as text; "unknown" for None."""
-    return "unknown" if value is None else f"{digits(value)} g CO2e"
+    return "unknown" if value is None else f"{digits(value)} gCO2e"
+
+
+def watt_hours(value: float | None) -> str:
+    """Return an energy in watt-hours as text; "unknown" for None."""
+    return "unknown" if value is None else f"{digits(value)} Wh"
 
 
 def joules(value: float | None) -> str:

@@ -10,7 +10,18 @@ from pathlib import Path
 from typing import Final
 
 from catalogs.ui.terminal import PIPED, Line, labelled_rows
-from catalogs.ui.words import counted, digits, dollars, gigabytes, kilowatts, percent, seconds, shares_words
+from catalogs.ui.words import (
+    counted,
+    digits,
+    dollars,
+    gigabytes,
+    grams,
+    kilowatts,
+    percent,
+    seconds,
+    shares_words,
+    watt_hours,
+)
 from planner.answer.answer_schema import GOALS
 from planner.answer.plan_schema import SloResult
 from planner.economics.money import offer_words
@@ -132,15 +143,13 @@ def cost_words(plan: NetworkPlan | NetworkHardwareRow, unit: str, like: NetworkP
 
 def energy_words(plan: NetworkPlan, unit: str, like: NetworkPlan | None = None) -> str:
     """Return the energy of a unit, of as many units as that of the plan `like`, if given."""
-    return per_units(
-        plan.energy.wh_per_unit, unit, lambda wh: f"{digits(wh)} Wh", None if like is None else like.energy.wh_per_unit
-    )
+    return per_units(plan.energy.wh_per_unit, unit, watt_hours, None if like is None else like.energy.wh_per_unit)
 
 
 def carbon_words(plan: NetworkPlan, unit: str, like: NetworkPlan | None = None) -> str:
     """Return the carbon of a unit, of as many units as that of the plan `like`, if given."""
-    grams = None if like is None else like.energy.gco2e_per_unit
-    return per_units(plan.energy.gco2e_per_unit, unit, lambda value: f"{digits(value)} gCO2e", grams)
+    like_grams = None if like is None else like.energy.gco2e_per_unit
+    return per_units(plan.energy.gco2e_per_unit, unit, grams, like_grams)
 
 
 def per_units(value: float | None, unit: str, write: Callable[[float], str], like: float | None = None) -> str:
@@ -150,8 +159,18 @@ def per_units(value: float | None, unit: str, write: Callable[[float], str], lik
     """
     if value is None:
         return "unknown"
-    count = next((n for n in (1, 1000) if (like or value) * n >= _SMALL), 1_000_000)
-    return f"{write(value * count)} per {unit}" if count == 1 else f"{write(value * count)} per {count:,} {unit}s"
+    count = unit_count(like or value)
+    return f"{write(value * count)} per {counted_unit(count, unit)}"
+
+
+def unit_count(amount: float) -> int:
+    """Return for how many units an amount per unit is written: one, or a thousand or a million of small amounts."""
+    return next((n for n in (1, 1000) if amount * n >= _SMALL), 1_000_000)
+
+
+def counted_unit(count: int, unit: str) -> str:
+    """Return units in words, behind "per": "image", "1,000 images"."""
+    return unit if count == 1 else f"{count:,} {unit}s"
 
 
 def _machine(plan: NetworkPlan) -> Iterator[Line]:

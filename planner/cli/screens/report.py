@@ -44,7 +44,7 @@ def carbon_table(carbon: Sequence[CarbonFigures]) -> Table:
         for place, c in enumerate(carbon)
         if place < _GRIDS or c.chosen
     ]
-    head = ("grid", "per million output tokens", "g CO2e/kWh")
+    head = ("grid", "per million output tokens", "gCO2e/kWh")
     return text_table(head, rows, 1, "Carbon in the cleanest grids, and in the plan's")
 
 
