@@ -238,7 +238,8 @@ def sensitivity(plan: Plan, s: ReportSimulations) -> list[PageSection]:
         "Cost per million output tokens",
         "Nearest objective",
     )
-    rows = [row for i in inputs for row in _input_rows(i)]
+    unchanged = s.sensitivity.unchanged
+    rows = [(unchanged.words, "", "", *effect_cells(unchanged)), *(row for i in inputs for row in _input_rows(i))]
     caption = "Nearest objective: its value as a share of its limit at the planned rate; over 100 % it is missed."
     parts.append(table(head, rows, caption, words=3))
     return [PageSection(title, parts, "Sensitivity")]
