@@ -205,7 +205,7 @@ class DailyLoadSection(Section[DailyLoad]):
                 yield "", f"  {scaling_words(option.scaling, human_s(block.cold_start_s))}"
                 part_s = block.duration_s / len(option.replicas_over_time)
                 parts = "by hour" if isclose(part_s, HOUR_S) else f"every {human_s(part_s)}"
-                yield "", f"  {parts}: " + " ".join(f"{n:.3g}" for n in option.replicas_over_time)
+                yield "", f"  replicas {parts}: " + " ".join(f"{n:.3g}" for n in option.replicas_over_time)
         yield "Cheapest", _cheapest_words(block)
 
 
