@@ -20,7 +20,7 @@ from catalogs.ui.words import counted, dollars
 from planner.answer.confirmed_rates import OTHER
 from planner.answer.evaluated_plan import EvaluatedPlan, objective_value
 from planner.answer.plan_evaluator import PlanEvaluator
-from planner.answer.plan_schema import Evidence, Plan
+from planner.answer.plan_schema import Evidence, Plan, estimate_sentence
 from planner.economics.money import offer_words, rented_words
 from planner.evaluation.closed_forms.bounds import MEMORY, NOT_ADMITTED, NOT_RENTED, REQUEST_LENGTH, Discard
 from planner.evaluation.stability import OVERLOAD
@@ -326,7 +326,7 @@ def estimate_sentences(plan: Plan, rows: Sequence[HardwareRow]) -> str:
     if not plan.estimate_words:
         return ""
     measured = next((row for row in rows if row.state == "holds" and not row.is_estimate), None)
-    words = f"This is an estimate, because its hardware was not measured: {plan.estimate_words}."
+    words = estimate_sentence(plan.estimate_words)
     if measured is None:
         return words
     price = "" if measured.usd_per_hour is None else f", at {dollars(measured.usd_per_hour)}/h"

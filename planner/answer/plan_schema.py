@@ -197,6 +197,23 @@ class _StatedErrorKeys(BaseModel):
 Evidence = Literal["measured", "borrowed", "roofline"]
 
 
+def estimate_words(borrowed_from: str | None, is_roofline: bool) -> str:
+    """Return why figures are estimates of hardware that was not measured; empty where it was measured.
+
+    Args:
+        borrowed_from: The accelerator that lends the operator times; None for none.
+        is_roofline: Whether most of the step time is a roofline.
+    """
+    if borrowed_from is not None:
+        return f"operator times borrowed from {borrowed_from}"
+    return "mostly a roofline, without measured operator times" if is_roofline else ""
+
+
+def estimate_sentence(words: str) -> str:
+    """Return that a plan is an estimate in a sentence, from the words of `estimate_words`; empty without them."""
+    return f"This is an estimate, because its hardware was not measured: {words}." if words else ""
+
+
 class CalibrationBlock(JsonBlock):
     """The calibration block: the sources of the step time by share, and the errors of whole runs.
 
@@ -233,9 +250,7 @@ class CalibrationBlock(JsonBlock):
     @property
     def estimate_words(self) -> str:
         """Return why the figures are estimates of hardware that was not measured; empty where it was measured."""
-        if self.borrowed_from is not None:
-            return f"operator times borrowed from {self.borrowed_from}"
-        return "" if self.evidence == "measured" else "mostly a roofline, without measured operator times"
+        return estimate_words(self.borrowed_from, self.evidence == "roofline")
 
     @property
     def fractions(self) -> dict[str, float]:

@@ -109,8 +109,13 @@ def _alternatives(answer: Answer) -> PageSection:
     if len(answer.plans) == 1:
         return PageSection("Alternatives", [note("No plan of another kind meets the objectives.")])
     found = answer_tables.plans(answer)
-    plans = [f"{plan_name(i)}: {deployment_words(p.deployment)}" for i, p in enumerate(answer.plans)]
+    plans = [f"{plan_name(i)}: {_plan_words(p)}" for i, p in enumerate(answer.plans)]
     return PageSection("Alternatives", [paragraph(found.caption), bullets(plans), table(found.head, found.rows)])
+
+
+def _plan_words(plan: Plan) -> str:
+    estimate = f", an estimate ({plan.estimate_words})" if plan.estimate_words else ""
+    return f"{deployment_words(plan.deployment)}{estimate}"
 
 
 def _hardware(answer: Answer) -> list[PageSection]:
