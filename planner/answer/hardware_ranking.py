@@ -88,7 +88,7 @@ class HardwareRow(JsonBlock):
 
     @property
     def is_estimate(self) -> bool:
-        """Return whether the plan is an estimate of hardware of which the operator times were not measured."""
+        """Return whether the plan is an estimate: its operator times are borrowed, or mostly a roofline."""
         return self.evidence not in (None, "measured")
 
     @property
@@ -322,7 +322,7 @@ def _missed_words(missed: Collection[tuple[float, str]], all_miss: str, none_mee
 
 
 def estimate_sentences(plan: Plan, rows: Sequence[HardwareRow]) -> str:
-    """Return that a plan is an estimate, and the best hardware that is none; empty if its hardware was measured."""
+    """Return that a plan is an estimate, and the best hardware without estimates; empty if the plan is none."""
     if not plan.estimate_words:
         return ""
     measured = next((row for row in rows if row.state == "holds" and not row.is_estimate), None)
@@ -330,7 +330,7 @@ def estimate_sentences(plan: Plan, rows: Sequence[HardwareRow]) -> str:
     if measured is None:
         return words
     price = "" if measured.usd_per_hour is None else f", at {dollars(measured.usd_per_hour)}/h"
-    return f"{words} The best measured hardware is {measured.hardware}{price}."
+    return f"{words} The best plan with measured operator times is on {measured.hardware}{price}."
 
 
 def marked_words(rows: Sequence[HardwareRow]) -> str:
@@ -338,9 +338,9 @@ def marked_words(rows: Sequence[HardwareRow]) -> str:
     names = {row: row.hardware.rpartition("x")[0] for row in rows if row.is_estimate}
     borrowed = ", ".join(f"{name} from {row.borrowed_from}" for row, name in names.items() if row.borrowed_from)
     others = ", ".join(name for row, name in names.items() if not row.borrowed_from)
-    found = [f"borrowed ({borrowed})"] if borrowed else []
+    found = [f"borrowed from another accelerator ({borrowed})"] if borrowed else []
     found += [f"mostly a roofline ({others})"] if others else []
-    return f"an estimate: its operator times were not measured, but are {' or '.join(found)}" if found else ""
+    return f"an estimate: its operator times are {', or '.join(found)}" if found else ""
 
 
 def _replica(candidate: Candidate) -> tuple[object, ...]:

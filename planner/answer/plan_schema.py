@@ -198,20 +198,20 @@ Evidence = Literal["measured", "borrowed", "roofline"]
 
 
 def estimate_words(borrowed_from: str | None, is_roofline: bool) -> str:
-    """Return why figures are estimates of hardware that was not measured; empty where it was measured.
+    """Return why figures are estimates; empty where the operator times were measured.
 
     Args:
         borrowed_from: The accelerator that lends the operator times; None for none.
         is_roofline: Whether most of the step time is a roofline.
     """
     if borrowed_from is not None:
-        return f"operator times borrowed from {borrowed_from}"
-    return "mostly a roofline, without measured operator times" if is_roofline else ""
+        return f"its operator times are borrowed from {borrowed_from}"
+    return "most of its step time is a roofline, not comparable with measured hardware" if is_roofline else ""
 
 
 def estimate_sentence(words: str) -> str:
     """Return that a plan is an estimate in a sentence, from the words of `estimate_words`; empty without them."""
-    return f"This is an estimate, because its hardware was not measured: {words}." if words else ""
+    return f"This is an estimate: {words}." if words else ""
 
 
 class CalibrationBlock(JsonBlock):
@@ -249,7 +249,7 @@ class CalibrationBlock(JsonBlock):
 
     @property
     def estimate_words(self) -> str:
-        """Return why the figures are estimates of hardware that was not measured; empty where it was measured."""
+        """Return why the figures are estimates; empty where the operator times were measured."""
         return estimate_words(self.borrowed_from, self.evidence == "roofline")
 
     @property
@@ -406,7 +406,7 @@ class Plan(JsonBlock):
 
     @property
     def estimate_words(self) -> str:
-        """Return why the figures are estimates of hardware that was not measured; empty where it was, or is unknown."""
+        """Return why the figures are estimates; empty where the operator times were measured, or nothing is known."""
         return "" if self.calibration is None else self.calibration.estimate_words
 
     @property
@@ -457,5 +457,5 @@ def difference_words(best: Plan, other: Plan) -> str:
         if a and b:
             found.append(f"{block} per output token {percent(b / a - 1, signed=True)}")
     if other.estimate_words:
-        found.append(f"an estimate ({other.estimate_words})")
+        found.append(f"an estimate: {other.estimate_words}")
     return ", ".join(found) or "no figures"

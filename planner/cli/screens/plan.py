@@ -14,6 +14,7 @@ from planner.answer.answer_schema import GOALS, Answer, Refusal, SearchSummary
 from planner.answer.hardware_ranking import ESTIMATE_MARK, HardwareRow, estimate_sentences, marked_words
 from planner.answer.plan_schema import CalibrationBlock, CheckpointBlock, Memory, Plan, SloResult, difference_words
 from planner.economics.money import CONTRACT_WORDS, Energy, Money, grid_words, offer_words
+from planner.evaluation.runs import MOSTLY_ROOFLINE
 from planner.problem.candidate import deployment_words
 from planner.problem.request import PlanRequest
 from planner.sections.refusal_words import NO_REASON, refused_lines, ruled_out_lines
@@ -148,7 +149,8 @@ def _feasible(answer: Answer, best: Plan, width: int) -> Iterator[Line]:
     yield _question(answer)
     yield "", ""
     yield "Recommended", deployment_words(best.deployment)
-    if estimate := estimate_sentences(best, answer.hardware):
+    estimate = estimate_sentences(best, answer.hardware)
+    if estimate:
         yield "", estimate
     for words, row in zip(request.slo_words, best.slo, strict=True):
         yield "Objective", words
@@ -173,7 +175,9 @@ def _feasible(answer: Answer, best: Plan, width: int) -> Iterator[Line]:
         yield from _calibration_lines(best.calibration)
     sibling = best.checkpoint if best.checkpoint is not None and best.checkpoint.is_sibling else None
     said = () if sibling is None else (sibling.repository, sibling.of)  # by the row "Serves"
-    for notice in (*best.notices, *(n for n in best.command_notes if not any(name in n for name in said))):
+    roofline = best.calibration is not None and best.calibration.evidence == "roofline"  # said below the plan
+    notices = [notice for notice in best.notices if notice != MOSTLY_ROOFLINE or not roofline]
+    for notice in (*notices, *(n for n in best.command_notes if not any(name in n for name in said))):
         yield "Note", notice
     if best.versions:
         yield "Versions", best.versions

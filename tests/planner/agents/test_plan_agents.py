@@ -285,9 +285,7 @@ def test_a_plan_compares_what_the_engine_keeps_where_contexts_do_not_fit() -> No
     assert group.choices[0].retentions(2) == []  # vLLM evicts what was used first
 
 
-@pytest.mark.parametrize(
-    ("name", "said"), [("h100", ""), ("h100-nvl", "borrowed from h100"), ("l4", "mostly a roofline")]
-)
+@pytest.mark.parametrize(("name", "said"), [("h100", ""), ("h100-nvl", "borrowed from h100"), ("l4", "is a roofline")])
 def test_a_plan_on_hardware_that_was_not_measured_says_so(name: str, said: str) -> None:
     found = _estimate_notice(load_bundle(parse_hardware(name).accelerator))
     assert bool(found) == bool(said)
