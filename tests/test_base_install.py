@@ -36,7 +36,12 @@ from importlib import import_module
 sys.exit(import_module(command).main())
 """
 
-MAINS = {"plan": "planner.main", "simulate": "simulator.cli.main", "catalog": "catalogs.cli.main"}
+MAINS = {
+    "plan": "planner.main",
+    "simulate": "simulator.cli.main",
+    "calibrate": "simulator.verify.command",
+    "catalog": "catalogs.cli.main",
+}
 
 
 def base_packages() -> set[str]:
@@ -114,6 +119,15 @@ def test_what_needs_an_extra_names_it(tmp_path: Path) -> None:
     done = base_run("simulate", tmp_path / "d.yaml", "--workload", tmp_path / "t.parquet")
     assert done.returncode == 2
     assert done.stderr == "simulate: this needs a package that is not installed: pyarrow; pip install '.[data]'\n"
+
+
+def test_recorded_errors_need_no_extra_and_rows_name_it(tmp_path: Path) -> None:
+    done = base_run("calibrate", "validate", "h100")
+    assert done.stderr == ""
+    assert "gemm" in done.stdout
+    done = base_run("calibrate", "validate", "h100", "--rows", tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "calibrate: this needs a package that is not installed: pandas; pip install '.[data]'\n"
 
 
 def test_every_hint_names_the_extra_with_the_package() -> None:

@@ -125,6 +125,11 @@ class Bundle:
         return isinstance(model, PrefillAttentionModel) and model.joins_decodes(head_dim, kv_dtype)
 
     @property
+    def borrowed_from(self) -> str | None:
+        """Return the name of the accelerator that lends its operator times; None if they are the accelerator's own."""
+        return str(self.provenance["hardware"]) if self.transferred else None
+
+    @property
     def unmasked_kernel(self) -> str | None:
         """Return the measured kernel of attention without a mask that engines prefer; None where none was measured."""
         model = self.models.get("noncausal_attention")

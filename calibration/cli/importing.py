@@ -88,7 +88,7 @@ def import_profiler(file: Path, hw: str | None, out: Path | None) -> Imported:
     for row in operators.head(_SHOWN).to_dict("records"):
         name = f"{row['operator'] or row['kernels']} {row['sizes']}".strip()
         share = f"{percent(row['own_seconds'] / total_s, 1)} of the time"
-        lines.append(f"  {name[:80]}: {row['calls']:,} x {row['seconds'] * 1e6:,.4g} us, {share}")
+        lines.append(f"  {name[:80]}: {row['calls']:,} x {row['seconds'] * 1e6:,.4g} µs, {share}")
     for family, rows in tables.items():
         families[family] = {**families.get(family, {}), "rows": len(rows)}
         lines.append(f"  rows of {family}: {len(rows):,}")

@@ -108,14 +108,14 @@ def _line(s: HeldOutScore) -> str:
 
 
 def worst_text(worst: Mapping[str, Any]) -> str:
-    """Return a text such as "m 1, n 4096 … measured 12 us, predicted 40 us"."""
+    """Return a text such as "m 1, n 4096 … measured 12 µs, predicted 40 µs"."""
     shape = ", ".join(f"{k} {v}" for k, v in worst["shape"].items())
     return f"{shape}: {microseconds(worst['measured_s'])} measured, {microseconds(worst['predicted_s'])} predicted"
 
 
 def microseconds(seconds: float) -> str:
     """Return a time with three digits, in microseconds or milliseconds."""
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
 
 
 def _percent(x: float | None) -> str:

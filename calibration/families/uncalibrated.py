@@ -76,6 +76,6 @@ class UncalibratedModel:
     def notice(self) -> str:
         """Return the notice that the family is uncalibrated."""
         d = DEFAULTS[self.family]
-        words = f"{self.family}: uncalibrated: roofline / {d.efficiency:g}, at least {d.floor_s * 1e6:g} us"
+        words = f"{self.family}: uncalibrated: roofline / {d.efficiency:g}, at least {d.floor_s * 1e6:g} µs"
         p = d.prompts
-        return words if p is None else f"{words}; prompts / {p.efficiency:g}, at least {p.floor_s * 1e6:g} us"
+        return words if p is None else f"{words}; prompts / {p.efficiency:g}, at least {p.floor_s * 1e6:g} µs"

@@ -151,13 +151,11 @@ def check_mixed(
     return [line(f"mixed steps, decodes priced as {how}", e) for how, e in errors.items()]
 
 
-def validate_bundle(path: Path, rows: Path | None) -> list[dict[str, Any]]:
-    """Return the errors that a bundle records, after checking the hashes of its files, and its errors on more rows."""
-    facts, _ = read_bundle(path)
-    accelerator = parse_hardware(facts.hardware).accelerator
-    bundle = load_bundle(accelerator, path)
-    found = [e for e in facts.held_out if e["region"] == "inside"]
-    for family, table in (read_rows(rows) if rows is not None else {}).items():
+def errors_on(path: Path, rows: Path) -> list[dict[str, Any]]:
+    """Return the errors of a bundle on the rows of a folder, by family."""
+    accelerator = parse_hardware(read_bundle(path)[0].hardware).accelerator
+    bundle, found = load_bundle(accelerator, path), []
+    for family, table in read_rows(rows).items():
         if family in bundle.models:
             kept = as_engine(family, gate(family, table, accelerator)[0])
             seconds = predict(bundle.models[family], kept, accelerator)

@@ -192,7 +192,7 @@ def _huge_pages(engine: EngineTime, costs: PageFaultCosts) -> Advice | None:
     if costs.huge_s is None or engine.cores <= 0:
         return None
     saved_s = costs.small_s - costs.huge_s * PAGE_BYTES / _HUGE_PAGE_BYTES
-    sizes = f"{costs.small_s * 1e6:.2g} us in small pages, measured here"
+    sizes = f"{costs.small_s * 1e6:.2g} µs in small pages, measured here"
     why = f"{faults:.3g} page faults a second at {sizes}"
     change = "use huge pages (transparent_hugepage=always, or madvise with an allocator that requests them)"
     return Advice(change, faults * saved_s / engine.cores, why)

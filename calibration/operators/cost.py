@@ -24,6 +24,9 @@ INTERPOLATED: Final = 1.0
 #: Derived from the roofline, extrapolated beyond the grid, or transferred from another accelerator.
 ROOFLINE: Final = 2.0
 
+#: Share of the step time of a deployment that is a roofline estimate above which its figures count as estimates.
+MOSTLY: Final = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:

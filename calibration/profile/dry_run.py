@@ -70,5 +70,5 @@ def machine_lines(rows: Sequence[Row]) -> list[str]:
             out.append(f"  {name}: {row['status']}, {row.get('reason', '')}")
             continue
         rate = f", {size / row['seconds'] / 1e9:.3g} GB/s" if size is not None else ""
-        out.append(f"  {name}: {row['seconds'] * 1e6:,.3g} us{rate}")
+        out.append(f"  {name}: {row['seconds'] * 1e6:,.3g} µs{rate}")
     return out

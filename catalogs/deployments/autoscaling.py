@@ -13,6 +13,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import YamlBlock, check_keys
+from catalogs.ui.words import counted, human_s, percent
 
 Metric = Literal["queue", "outstanding", "kv", "busy", "ttft"]
 
@@ -64,6 +65,31 @@ class Autoscaling(YamlBlock):
     scale_up_replicas: PositiveInt = 4  # most replicas added per period, or scale_up_percent if that is more
     scale_up_percent: PositiveFloat = 100.0
     cold_start: ColdStart = ColdStart()
+
+
+def scaling_words(scaling: Autoscaling, start: str) -> str:
+    """Return the limits and the target of an autoscaler in words; `start` is the time that a new replica takes."""
+    least, most = scaling.min_replicas, scaling.max_replicas
+    if least == most:
+        return f"always {counted(most, 'replica')}: the autoscaler may use no fewer and no more"
+    return (
+        f"{least} to {counted(most, 'replica')}, to keep {_target_words(scaling)}; "
+        f"a new replica serves {start} after its order"
+    )
+
+
+def _target_words(scaling: Autoscaling) -> str:
+    """Return the target of an autoscaler in words."""
+    target = scaling.target
+    number = "1 request" if target == 1 else f"{target:.3g} requests"
+    words = {
+        "queue": f"{number} waiting per replica",
+        "outstanding": f"{number} unfinished per replica",
+        "kv": f"{percent(target)} of the KV cache in use",
+        "busy": f"replicas busy {percent(target)} of the time",
+        "ttft": f"the time to first token of {percent(scaling.quantile)} of requests at {human_s(target)}",
+    }
+    return words[scaling.metric]
 
 
 def parse_autoscaling(data: object, replicas: int) -> Autoscaling:

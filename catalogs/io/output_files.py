@@ -152,12 +152,36 @@ def check_targets(json_target: str | None, *files: Path | None, html: Path | Non
             inside = None if example is None else str(Path(target) / example)
             hint = None if example else "give the name of a file in it"
             raise InputError("cannot write there: it is a folder", target, inside, hint)
-        if not os.access(path.parent, os.W_OK):
-            raise InputError("cannot write there: the folder does not exist or is not writable", target)
+        if not path.parent.is_dir():
+            raise InputError("cannot write there: the folder does not exist", target, path.name)
+        check_writable(path)
         if path.exists() and not os.access(path, os.W_OK):
             raise InputError("cannot write there: the file is read-only", target)
         if target in [earlier for earlier, _ in named[:i]] and not _is_device(path):
             raise InputError("each output file needs a different name", target)
+
+
+def check_writable(path: Path) -> None:
+    """Check that a file, or a folder with its parents, can be made or replaced at a path; devices are not tried.
+
+    An empty file is made beside it and removed again: permissions alone do not tell, for example below /proc.
+
+    Raises:
+        InputError: It cannot, or the device is at fault; the nearest choice is the same name in the current folder.
+    """
+    if _is_device(path) and not path.is_dir():  # of a link such as /dev/fd/63, whose target has no path
+        return
+    real = path.resolve()
+    folder = real if real.is_dir() else next(parent for parent in real.parents if parent.exists())
+    probe = folder / f".{token_hex(8)}.part"
+    try:
+        probe.touch(exist_ok=False)
+        probe.unlink()
+    except OSError as error:
+        if error.errno in DEVICE_ERRORS:
+            raise _unwritable(path, error) from None
+        why = "the folder is not writable" if folder.is_dir() else "a part of the path is a file"
+        raise InputError(f"cannot write there: {why}", str(path), path.name or "out") from None
 
 
 def _check_ending(target: str | None, ending: str) -> None:

@@ -1,4 +1,4 @@
-"""The options of all commands that name an output, and the rule that an output does not replace an input."""
+"""The options of all commands that name an output, and their rules: it is writable, and does not replace an input."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Final
 from typer.core import TyperCommand
 
 from catalogs.errors import InputError
+from catalogs.io.output_files import check_writable
 
 #: The option names of outputs, in every command: files, and folders of files.
 OUTPUT_OPTIONS: Final = (
@@ -42,21 +43,37 @@ _REPLACED: Final = "{} would replace a file that this command reads"
 
 
 class KeepsInputs:
-    """What commands and groups of commands share: they refuse an output that would replace a file they read."""
+    """What commands and groups of commands share: they check every output before they begin.
+
+    An output must be writable, and must not replace a file that the command reads.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments of the command line; of a group, its own, before the name of a subcommand.
 
         Raises:
-            InputError: An output is one of the input files.
+            InputError: An output is one of the input files, or cannot be written.
         """
         rest: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
         refuse_inputs(ctx)
+        check_outputs(ctx)
         return rest
 
 
 class Command(KeepsInputs, TyperCommand):
-    """A command that refuses, before it begins, an output that would replace a file it reads."""
+    """A command that checks its outputs before it begins."""
+
+
+def check_outputs(context: Any) -> None:
+    """Check that every output of a parsed command line, a file or a folder, can be written.
+
+    Raises:
+        InputError: One of them cannot.
+    """
+    for parameter in context.command.params:
+        target = context.params.get(parameter.name)
+        if _is_output(parameter) and target and str(target) != "-":
+            check_writable(Path(str(target)))
 
 
 def refuse_inputs(context: Any) -> None:

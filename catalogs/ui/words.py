@@ -21,7 +21,7 @@ def human_s(value_s: float) -> str:
         return "unbounded"
     if value_s >= 0.9995:
         return f"{value_s:.3g} s" if value_s < 999.5 else duration_text(value_s)
-    return f"{value_s * 1e3:.3g} ms" if value_s >= 0.9995e-3 or value_s == 0 else f"{value_s * 1e6:.3g} us"
+    return f"{value_s * 1e3:.3g} ms" if value_s >= 0.9995e-3 or value_s == 0 else f"{value_s * 1e6:.3g} µs"
 
 
 def rate(per_s: float | None, unit: str = "requests/s") -> str:
@@ -163,7 +163,12 @@ def change(new: float | None, old: float | None) -> str:
 
 def grams(value: float | None) -> str:
     """Return a mass of CO2-equivalent as text; "unknown" for None."""
-    return "unknown" if value is None else f"{digits(value)} g CO2e"
+    return "unknown" if value is None else f"{digits(value)} gCO2e"
+
+
+def watt_hours(value: float | None) -> str:
+    """Return an energy in watt-hours as text; "unknown" for None."""
+    return "unknown" if value is None else f"{digits(value)} Wh"
 
 
 def joules(value: float | None) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
+from calibration.bundles.bundle import Bundle
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.io.output_files import finite
@@ -17,6 +18,7 @@ from planner.agents.load import sessions_of
 from planner.agents.rating import FullRuns, Judge, Rated, Runs
 from planner.agents.refusal import AgentsRefuser
 from planner.agents.search import Progress, find
+from planner.answer.plan_schema import estimate_sentence, estimate_words
 from planner.problem.candidate import deployment_words
 from planner.problem.latency_metrics import E2E, SESSION, TASK, TPOT, TTFT
 from planner.problem.request import DISAGGREGATED, PlanRequest
@@ -79,7 +81,7 @@ def plan_agents(
         n_runs=runs.n,
         n_requests=runs.n_requests,
         seconds=time.monotonic() - began,
-        notices=[*full.rejection_notices(), *workload.notices],
+        notices=[*_estimate_notice(chosen.serving.deployments.bundle), *full.rejection_notices(), *workload.notices],
         command=command_of(request),
     )
 
@@ -97,6 +99,12 @@ def _check_read(request: PlanRequest) -> None:
     other = next((kind for kind in request.extensions if kind != DISAGGREGATED), None)
     if other is not None:
         raise InputError("a plan for agents does not read other kinds in `also`", other, DISAGGREGATED)
+
+
+def _estimate_notice(bundle: Bundle) -> list[str]:
+    """Return a notice if the operator times of the recommended hardware are borrowed, or mostly a roofline."""
+    words = estimate_words(bundle.borrowed_from, not bundle.times_attention)
+    return [estimate_sentence(words)] if words else []
 
 
 def _compared(rated: Rated, request: PlanRequest) -> ComparedPlan:

@@ -16,11 +16,11 @@ from typing import Final, Literal
 
 from catalogs.hardware.specs import Hardware
 from catalogs.io.json_block import JsonBlock
-from catalogs.ui.words import counted
+from catalogs.ui.words import counted, dollars
 from planner.answer.confirmed_rates import OTHER
 from planner.answer.evaluated_plan import EvaluatedPlan, objective_value
 from planner.answer.plan_evaluator import PlanEvaluator
-from planner.answer.plan_schema import Plan
+from planner.answer.plan_schema import Evidence, Plan, estimate_sentence
 from planner.economics.money import offer_words, rented_words
 from planner.evaluation.closed_forms.bounds import MEMORY, NOT_ADMITTED, NOT_RENTED, REQUEST_LENGTH, Discard
 from planner.evaluation.stability import OVERLOAD
@@ -33,6 +33,9 @@ from planner.search.candidate_tester import Outcome, RequestCounter
 #: Results of a kind of accelerator, best first. A kind is "undecided" if no candidate that was tried meets the request,
 #: and not all of them were tried, or if the plan on it misses once more seeds are simulated.
 State = Literal["holds", "undecided", "fails", "ruled out"]
+
+#: The mark of hardware of which the figures are estimates, on screens and pages.
+ESTIMATE_MARK: Final = "~"
 
 #: Promising candidates that are tried on each of the smallest parts of the hardware. A judgement of cost: each takes
 #: one or two runs.
@@ -56,7 +59,8 @@ class HardwareRow(JsonBlock):
     """One kind of accelerator of the choice, with the figures of the plan on it.
 
     Latencies are at `requests_per_s`: the required rate or, without one, the plan's own capacity. `capacity` is at the
-    confidence of the request. A kind without a plan has a `why`.
+    confidence of the request. A kind without a plan has a `why`. `evidence` tells where the operator times of the plan
+    come from, and `borrowed_from` names the accelerator that lends them.
     """
 
     hardware: str
@@ -79,6 +83,18 @@ class HardwareRow(JsonBlock):
     tpot_stat: str | None = None
     limited_by: str | None = None
     weight_dtype: str | None = None
+    evidence: Evidence | None = None
+    borrowed_from: str | None = None
+
+    @property
+    def is_estimate(self) -> bool:
+        """Return whether the plan is an estimate: its operator times are borrowed, or mostly a roofline."""
+        return self.evidence not in (None, "measured")
+
+    @property
+    def marked_hardware(self) -> str:
+        """Return the hardware, with a mark if its plan is an estimate."""
+        return f"{self.hardware} {ESTIMATE_MARK}" if self.is_estimate else self.hardware
 
 
 @dataclass(slots=True)
@@ -305,6 +321,28 @@ def _missed_words(missed: Collection[tuple[float, str]], all_miss: str, none_mee
     return f"{all_miss} {names.pop()}" if len(names) == 1 else none_meets
 
 
+def estimate_sentences(plan: Plan, rows: Sequence[HardwareRow]) -> str:
+    """Return that a plan is an estimate, and the best hardware without estimates; empty if the plan is none."""
+    if not plan.estimate_words:
+        return ""
+    measured = next((row for row in rows if row.state == "holds" and not row.is_estimate), None)
+    words = estimate_sentence(plan.estimate_words)
+    if measured is None:
+        return words
+    price = "" if measured.usd_per_hour is None else f", at {dollars(measured.usd_per_hour)}/h"
+    return f"{words} The best plan with measured operator times is on {measured.hardware}{price}."
+
+
+def marked_words(rows: Sequence[HardwareRow]) -> str:
+    """Return what the mark of estimates means, and the hardware that has it; empty if no row has it."""
+    names = {row: row.hardware.rpartition("x")[0] for row in rows if row.is_estimate}
+    borrowed = ", ".join(f"{name} from {row.borrowed_from}" for row, name in names.items() if row.borrowed_from)
+    others = ", ".join(name for row, name in names.items() if not row.borrowed_from)
+    found = [f"borrowed from another accelerator ({borrowed})"] if borrowed else []
+    found += [f"mostly a roofline ({others})"] if others else []
+    return f"an estimate: its operator times are {', or '.join(found)}" if found else ""
+
+
 def _replica(candidate: Candidate) -> tuple[object, ...]:
     """Return everything that distinguishes one replica of a candidate from that of another."""
     return (*candidate.replica_choices, candidate.max_num_seqs, candidate.max_num_batched_tokens, candidate.split)
@@ -354,4 +392,6 @@ def _plan_row(entry: EvaluatedPlan) -> HardwareRow:
         tpot_stat=tpot,
         limited_by=plan.limited_by,
         weight_dtype=candidate.weight_dtype,
+        evidence=None if plan.calibration is None else plan.calibration.evidence,
+        borrowed_from=None if plan.calibration is None else plan.calibration.borrowed_from,
     )

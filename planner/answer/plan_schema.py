@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PositiveFloat, c
 
 from calibration.accuracy.regime import UNKNOWN, Regime
 from calibration.accuracy.stated_error import ALL_WAITING, WAITING_METRICS, in_words
+from calibration.operators.cost import MOSTLY
 from catalogs.deployments.schema import Deployment
 from catalogs.io.json_block import JsonBlock
 from catalogs.io.yaml_files import validate_as
@@ -191,10 +192,36 @@ class _StatedErrorKeys(BaseModel):
     layers: Literal["dense", "other", ""] = ""
 
 
+#: Where the operator times of a plan come from: measured on its accelerator, or on another one that lends them, or
+#: mostly the roofline.
+Evidence = Literal["measured", "borrowed", "roofline"]
+
+
+def estimate_words(borrowed_from: str | None, is_roofline: bool) -> str:
+    """Return why figures are estimates; empty where the operator times were measured.
+
+    Args:
+        borrowed_from: The accelerator that lends the operator times; None for none.
+        is_roofline: Whether most of the step time is a roofline.
+    """
+    if borrowed_from is not None:
+        return f"its operator times are borrowed from {borrowed_from}"
+    return "most of its step time is a roofline, not comparable with measured hardware" if is_roofline else ""
+
+
+def estimate_sentence(words: str) -> str:
+    """Return that a plan is an estimate in a sentence, from the words of `estimate_words`; empty without them."""
+    return f"This is an estimate: {words}." if words else ""
+
+
 class CalibrationBlock(JsonBlock):
-    """The calibration block: the sources of the step time by share, and the errors of whole runs."""
+    """The calibration block: the sources of the step time by share, and the errors of whole runs.
+
+    `borrowed_from` names the accelerator that lends its operator times; None if they were measured on the plan's own.
+    """
 
     bundle: str
+    borrowed_from: str | None = None
     measured_fraction: float
     interpolated_fraction: float
     roofline_fraction: float
@@ -212,6 +239,18 @@ class CalibrationBlock(JsonBlock):
         except (LookupError, ValueError):  # no interval, or a number of runs for none
             raise ValueError("must hold coverage, source, n and one interval for each metric") from None
         return value
+
+    @property
+    def evidence(self) -> Evidence:
+        """Return where most of the step time comes from."""
+        if self.borrowed_from is not None:
+            return "borrowed"
+        return "roofline" if self.roofline_fraction > MOSTLY else "measured"
+
+    @property
+    def estimate_words(self) -> str:
+        """Return why the figures are estimates; empty where the operator times were measured."""
+        return estimate_words(self.borrowed_from, self.evidence == "roofline")
 
     @property
     def fractions(self) -> dict[str, float]:
@@ -366,6 +405,11 @@ class Plan(JsonBlock):
         return None if self.cost is None else self.cost.usd_per_hour
 
     @property
+    def estimate_words(self) -> str:
+        """Return why the figures are estimates; empty where the operator times were measured, or nothing is known."""
+        return "" if self.calibration is None else self.calibration.estimate_words
+
+    @property
     def operator_error(self) -> float:
         """Return the median relative error of a step's time; 0 where no calibration is known."""
         return 0.0 if self.calibration is None else self.calibration.of_operators
@@ -412,4 +456,6 @@ def difference_words(best: Plan, other: Plan) -> str:
         a, b = (getattr(getattr(plan, block), key, None) for plan in (best, other))
         if a and b:
             found.append(f"{block} per output token {percent(b / a - 1, signed=True)}")
+    if other.estimate_words:
+        found.append(f"an estimate: {other.estimate_words}")
     return ", ".join(found) or "no figures"

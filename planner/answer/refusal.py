@@ -10,7 +10,7 @@ from typing import Final
 
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
-from catalogs.ui.words import percent, rate, seconds, shares_words
+from catalogs.ui.words import counted, percent, rate, seconds, shares_words
 from planner.answer.answer_schema import Refusal, Suggestion
 from planner.answer.candidate_search import distance_of, tester_of
 from planner.answer.confirmed_rates import BEST
@@ -26,7 +26,7 @@ from planner.evaluation.evaluator import Evaluator
 from planner.evaluation.stability import OVERLOAD
 from planner.evaluation.verdict import SHORT_RUN_MARGIN
 from planner.problem.candidate import Candidate
-from planner.problem.latency_metrics import LATENCY_METRICS
+from planner.problem.latency_metrics import E2E, LATENCY_METRICS
 from planner.problem.overrides import Overrides
 from planner.problem.request import LEAST_CONFIDENCE, PlanRequest
 from planner.problem.slo import Slo, parse_slos, rounded_up, seconds_text
@@ -221,6 +221,8 @@ class Refuser:
         below = self.request.requests_per_s
         if below is not None:
             yield from self._lower_rate(entry, below)
+        if self.request.users is not None:
+            yield from self._fewer_users(entry, self.request.users)
 
     def _looser(self, entry: EvaluatedPlan) -> Iterator[Suggestion]:
         """Yield the objectives that the closest plan meets at the rate of the request, with all of its replicas."""
@@ -245,9 +247,33 @@ class Refuser:
                 yield Suggestion.simulated("rate", f"{rate(below)} on the closest plan", below)
                 break
 
-    def _entry(self, candidate: Candidate, **changes: float) -> EvaluatedPlan:
+    def _fewer_users(self, entry: EvaluatedPlan, most: int) -> Iterator[Suggestion]:
+        """Yield the largest number of users below that of the request whose rate the closest plan carries.
+
+        By Little's law, the users of a rate are the rate times the seconds of an answer and of the think time.
+        """
+        candidate, tester, think_s = entry.candidate, self.plan_evaluator.tester, self.request.think_s
+        tolerated, users = self.request.spare.factor(candidate), most
+        for _ in range(_MAX_TRIES):
+            carried = (entry.capacity_requests_per_s or 0.0) / tolerated
+            if not carried:
+                break
+            answer_s = tester.simulated(candidate, carried, tester.sizes.full).mean_s(E2E.name)
+            users = min(math.floor(carried * (answer_s + think_s)), users - 1)
+            if users < 1:
+                break
+            entry = self._entry(candidate, users=users)
+            if entry.holds:
+                text = f"{counted(users, 'user')} on the closest plan (--users {users})"
+                yield Suggestion.simulated("users", text, users)
+                break
+
+    def _entry(self, candidate: Candidate, users: int | None = None, **changes: float) -> EvaluatedPlan:
         """Return the closest plan under another load or with another confidence."""
-        evaluator, load = self.plan_evaluator.evaluator, {k: v for k, v in changes.items() if k == "requests_per_s"}
+        evaluator = self.plan_evaluator.evaluator
+        load: dict[str, float] = {k: v for k, v in changes.items() if k == "requests_per_s"}
+        if users is not None:
+            load["users"] = users
         required = tester_of(self.request.replace(**load), evaluator, ()).required  # of replicas that may be lost
         tester = replace(self.plan_evaluator.tester, required=required, **changes)  # type: ignore[arg-type]
         return replace(self.plan_evaluator, tester=tester).entry(candidate, None, BEST)

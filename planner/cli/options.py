@@ -18,6 +18,33 @@ STDOUT: Final = "-"
 
 AnswerPath = Annotated[Path, typer.Argument(metavar="ANSWER.json", help="Answer written by plan --json.")]
 
+
+def of_language_model(answer: Path) -> Path:
+    """Refuse the answer for a network before other options are missed, and return its path.
+
+    Raises:
+        InputError: The file is the answer for a network.
+    """
+    from catalogs.errors import InputError
+    from catalogs.io.json_files import read_json
+    from planner.sections.full_answer import refuse_network
+
+    try:
+        data = read_json(answer, "cannot read the answer")
+    except InputError:
+        return answer  # the command itself states what is wrong
+    refuse_network(data, str(answer))
+    return answer
+
+
+#: The answer of commands that do not take one for a network, which is refused at once.
+LanguageModelAnswerPath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="ANSWER.json", help="Answer written by plan --json.", is_eager=True, callback=of_language_model
+    ),
+]
+
 Alternative = Annotated[
     int, typer.Option(metavar="N", help="Plan of the answer: 0 is the recommended one, 1 the first alternative.")
 ]

@@ -15,6 +15,7 @@ from typing import Final
 from calibration.accuracy.regime import Regime
 from calibration.accuracy.stated_error import StatedError
 from calibration.complexity.records import LatencyRecords
+from calibration.operators.cost import MOSTLY
 from catalogs.workloads.length_statistics import LengthStatistics
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.synthetic import SyntheticWorkload
@@ -60,9 +61,6 @@ _SESSION_SPANS: Final = 3.0
 #: Most requests that a run has because of `_SESSION_SPANS`. A judgement: no more than the longest run for a percentile
 #: (`RunSizes.for_slos`).
 _MOST_FOR_SESSIONS: Final = 20_000
-
-#: Share of the step time that is a roofline estimate above which a plan has a note.
-MOSTLY: Final = 0.5
 
 MOSTLY_ROOFLINE: Final = (
     "most of the step time is a roofline estimate, not a measurement: the figures of this plan are estimates that are "

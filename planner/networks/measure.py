@@ -151,7 +151,7 @@ class PlanBuilder:
             usd_per_unit=None if cost.usd_per_hour is None else cost.usd_per_hour / (units_per_s * HOUR_S),
             energy=self._energy(candidate, joules, rate),
             memory=self._memory(candidate),
-            stages=self._stages(candidate),
+            stages=self.stages(candidate),
             error=self._error(candidate),
             curve=[] if capacity is None else self._curve(candidate, capacity, cost.usd_per_hour),
             notices=self._notices(candidate, users),
@@ -224,11 +224,12 @@ class PlanBuilder:
         device = candidate.setup.hardware.accelerator.memory_bytes
         return JobMemory(device_bytes=device, peak_bytes=peak, peak_at_confidence_bytes=peak * factor)
 
-    def _stages(self, candidate: JobCandidate) -> list[StageRow]:
+    def stages(self, candidate: JobCandidate, jobs: int = 1) -> list[StageRow]:
+        """Return the stages of a batch of jobs, of each kind of job by its share."""
         service = self.assessor.evaluator.service
         return [
             _stage(stage, share, f"{job.words}: {stage.name}" if service.mix.several else stage.name)
-            for (share, price), job in zip(service.prices(candidate.setup), service.mix.jobs, strict=True)
+            for (share, price), job in zip(service.prices(candidate.setup, jobs), service.mix.jobs, strict=True)
             for stage in price.stages
         ]
 

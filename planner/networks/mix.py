@@ -1,14 +1,15 @@
 """The jobs of a plan: one job, several with shares, or a file of jobs, with the process of their arrivals.
 
-`--job` takes the sizes of one job, several of them with their shares (`1280x720x81:0.7,832x480x81:0.3`), a workload
-file of jobs (.yaml), a trace (.csv), or the keys of a workload file in braces (catalogs/workloads/jobs.py).
+`--job` takes the sizes of one job, several of them with their shares (`1280x720x81:0.7,832x480x81:0.3`), which add up
+to 1 or as percentages to 100, a workload file of jobs (.yaml), a trace (.csv), or the keys of a workload file in braces
+(catalogs/workloads/jobs.py).
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -31,6 +32,9 @@ MOST_TRACED: Final = 200_000
 
 #: Jobs with their shares: sizes, a colon, and a number.
 _SHARED: Final = re.compile(r"(?P<sizes>[^:]+):(?P<share>[\d.eE+-]+)\s*(?:,|$)")
+
+#: Relative difference of the sum of shares from a whole, which rounded shares such as three of 0.333 have.
+_ROUNDED: Final = 0.0011
 
 #: Most different jobs that are named one by one in words; of more, the number is stated.
 _NAMED: Final = 3
@@ -124,6 +128,7 @@ def read_jobs(network: NeuralNetwork, text: str | None, steps: int | None) -> Jo
     if text is None or ":" not in text:
         return JobMix.one(read_job(network, text, steps))
     parts = _shared(text)
+    _check_sum(parts)
     jobs = [read_job(network, sizes, steps) for sizes, _ in parts]
     shares = [share for _, share in parts]
     kinds = tuple(NetworkJob(share=s, sizes=dict(j.all_sizes)) for s, j in zip(shares, jobs, strict=True))
@@ -151,6 +156,22 @@ def _shared(text: str) -> list[tuple[str, float]]:
     if end != len(text.strip()):
         raise InputError("several jobs are SIZES:SHARE with commas", text, "1280x720x81:0.7,832x480x81:0.3")
     return found
+
+
+def _check_sum(parts: Sequence[tuple[str, float]]) -> None:
+    """Refuse shares that add up neither to 1 nor, as percentages, to 100.
+
+    Raises:
+        InputError: They do not; the message has the same jobs with shares in their proportion.
+    """
+    total = sum(share for _, share in parts)
+    if any(abs(total - whole) <= _ROUNDED * whole for whole in (1.0, 100.0)):
+        return
+    digits = 3 if min(share for _, share in parts) >= 0.01 * total else 9
+    scaled = [round(share / total, digits) for _, share in parts]
+    scaled[-1] = round(1.0 - sum(scaled[:-1]), digits)
+    near = ",".join(f"{sizes}:{share:.9g}" for (sizes, _), share in zip(parts, scaled, strict=True))
+    raise InputError("the shares of jobs add up to 1, or to 100 as percentages", f"{total:g}", near)
 
 
 def _of_workload(network: NeuralNetwork, workload: JobWorkload, steps: int | None) -> JobMix:

@@ -10,7 +10,18 @@ from pathlib import Path
 from typing import Final
 
 from catalogs.ui.terminal import PIPED, Line, labelled_rows
-from catalogs.ui.words import counted, digits, dollars, gigabytes, kilowatts, percent, seconds, shares_words
+from catalogs.ui.words import (
+    counted,
+    digits,
+    dollars,
+    gigabytes,
+    grams,
+    kilowatts,
+    percent,
+    seconds,
+    shares_words,
+    watt_hours,
+)
 from planner.answer.answer_schema import GOALS
 from planner.answer.plan_schema import SloResult
 from planner.economics.money import offer_words
@@ -19,7 +30,7 @@ from planner.networks.deploy import NetworkPackage
 from planner.networks.schema import NetworkAnswer, NetworkHardwareRow, NetworkPlan, PriceError
 from planner.search.candidate_tester import TIE_WORDS
 from planner.sections.refusal_words import NO_REASON, refused_lines, ruled_out_lines
-from planner.sections.section import interval_words, level_words, verdict_words
+from planner.sections.section import interval_words, level_words, steep_words, verdict_words
 
 #: Amounts per unit below this are written per thousand or million units.
 _SMALL: Final = 0.01
@@ -90,6 +101,9 @@ def _capacity(answer: NetworkAnswer, plan: NetworkPlan) -> Iterator[Line]:
     if capacity is not None:
         why = f" ({plan.limited_by})" if plan.limited_by else ""
         yield "Capacity", f"{capacity} with {sure} confidence{why}"
+        steep = steep_words(plan.slo, plan.requests_per_s, plan.capacity_requests_per_s)
+        if steep:
+            yield "", steep
     rate = digits(plan.requests_per_s)
     yield label, f"{hourly_words(plan, unit)} at {rate} jobs/s; latency, cost and energy refer to this rate"
 
@@ -132,15 +146,13 @@ def cost_words(plan: NetworkPlan | NetworkHardwareRow, unit: str, like: NetworkP
 
 def energy_words(plan: NetworkPlan, unit: str, like: NetworkPlan | None = None) -> str:
     """Return the energy of a unit, of as many units as that of the plan `like`, if given."""
-    return per_units(
-        plan.energy.wh_per_unit, unit, lambda wh: f"{digits(wh)} Wh", None if like is None else like.energy.wh_per_unit
-    )
+    return per_units(plan.energy.wh_per_unit, unit, watt_hours, None if like is None else like.energy.wh_per_unit)
 
 
 def carbon_words(plan: NetworkPlan, unit: str, like: NetworkPlan | None = None) -> str:
     """Return the carbon of a unit, of as many units as that of the plan `like`, if given."""
-    grams = None if like is None else like.energy.gco2e_per_unit
-    return per_units(plan.energy.gco2e_per_unit, unit, lambda value: f"{digits(value)} gCO2e", grams)
+    like_grams = None if like is None else like.energy.gco2e_per_unit
+    return per_units(plan.energy.gco2e_per_unit, unit, grams, like_grams)
 
 
 def per_units(value: float | None, unit: str, write: Callable[[float], str], like: float | None = None) -> str:
@@ -150,8 +162,18 @@ def per_units(value: float | None, unit: str, write: Callable[[float], str], lik
     """
     if value is None:
         return "unknown"
-    count = next((n for n in (1, 1000) if (like or value) * n >= _SMALL), 1_000_000)
-    return f"{write(value * count)} per {unit}" if count == 1 else f"{write(value * count)} per {count:,} {unit}s"
+    count = unit_count(like or value)
+    return f"{write(value * count)} per {counted_unit(count, unit)}"
+
+
+def unit_count(amount: float) -> int:
+    """Return for how many units an amount per unit is written: one, or a thousand or a million of small amounts."""
+    return next((n for n in (1, 1000) if amount * n >= _SMALL), 1_000_000)
+
+
+def counted_unit(count: int, unit: str) -> str:
+    """Return units in words, behind "per": "image", "1,000 images"."""
+    return unit if count == 1 else f"{count:,} {unit}s"
 
 
 def _machine(plan: NetworkPlan) -> Iterator[Line]:

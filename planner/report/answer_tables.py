@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from catalogs.ui.words import change, counted, dollars, joules, percent, plan_name, rate, seconds, sure_percent
 from planner.answer.answer_schema import GOALS, Answer
+from planner.answer.hardware_ranking import ESTIMATE_MARK, marked_words
 from planner.answer.plan_schema import Plan
 from planner.economics.money import offer_words, rented_words
 from planner.sections.section import interval_words
@@ -107,7 +108,7 @@ def hardware(answer: Answer) -> TextTable:
             "Per million output tokens", "Energy per output token", "Capacity", "Limited by")  # fmt: skip
     rows = tuple(
         (
-            f"{place}. {row.hardware}",
+            f"{place}. {row.marked_hardware}",
             row.candidate or row.why or "",
             row.instance or "",
             row.offer or "",
@@ -124,6 +125,8 @@ def hardware(answer: Answer) -> TextTable:
         "A plan on each kind of accelerator, best first. Only the kind of the recommended plan was searched in full: "
         "`--hw` with another kind alone may find a better plan on it. Alternatives are simulated with fewer seeds."
     )
+    marked = marked_words(answer.hardware)
+    text += f" {ESTIMATE_MARK} marks {marked}." if marked else ""
     return TextTable(head, rows, text, words=3)
 
 

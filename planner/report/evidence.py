@@ -194,7 +194,7 @@ def energy(m: ReportData, plan: Plan) -> PageSection:
         ("Energy per output token", joules(e.j_per_output_token), "simulated, at the servers"),
         ("Energy per million output tokens", f"{e.kwh_per_million_output_tokens:.3g} kWh", "including the facility"),
         ("Facility over servers (PUE)", f"{e.pue:g}", site),
-        ("Carbon intensity", f"{e.grid_gco2e_per_kwh:g} g CO2e/kWh", f"{grid_words(e)}: {e.grid_source}"),
+        ("Carbon intensity", f"{e.grid_gco2e_per_kwh:g} gCO2e/kWh", f"{grid_words(e)}: {e.grid_source}"),
         ("Carbon per million output tokens", grams(e.gco2e_per_million_output_tokens), "product of the above"),
     ]
     caption = "The same energy on other grids, yearly means. Manufacturing of the hardware is not included."
@@ -238,7 +238,8 @@ def sensitivity(plan: Plan, s: ReportSimulations) -> list[PageSection]:
         "Cost per million output tokens",
         "Nearest objective",
     )
-    rows = [row for i in inputs for row in _input_rows(i)]
+    unchanged = s.sensitivity.unchanged
+    rows = [(unchanged.words, "", "", *effect_cells(unchanged)), *(row for i in inputs for row in _input_rows(i))]
     caption = "Nearest objective: its value as a share of its limit at the planned rate; over 100 % it is missed."
     parts.append(table(head, rows, caption, words=3))
     return [PageSection(title, parts, "Sensitivity")]

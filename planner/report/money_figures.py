@@ -98,7 +98,7 @@ def carbon_bars(found: list[CarbonFigures]) -> PlotlyFigure:
     colours = [COLOURS[1] if c.chosen else COLOURS[2] for c in found]
     marker = {"color": colours, "pattern": charts.hatch(["/" if c.chosen else "" for c in found])}
     most = max(grams for _, grams, _ in rows)
-    x_axis = charts.linear_axis("carbon per million output tokens", "g CO2e", range=[0, most * 1.2])
+    x_axis = charts.linear_axis("carbon per million output tokens", "gCO2e", range=[0, most * 1.2])
     return draw([bars(rows, marker=marker)], x_axis, names_axis("grid (yearly mean)"), bargap=0.25)
 
 

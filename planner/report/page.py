@@ -23,6 +23,7 @@ from catalogs.ui.html_page import (
 )
 from catalogs.ui.words import dollars, plan_name, rate, sure_percent
 from planner.answer.answer_schema import Answer
+from planner.answer.hardware_ranking import estimate_sentences
 from planner.answer.plan_schema import Plan
 from planner.economics.money import offer_words
 from planner.problem.candidate import deployment_words
@@ -64,7 +65,7 @@ def answer_page(m: ReportData) -> Page:
 def _answer(answer: Answer, plan: Plan, s: ReportSimulations) -> PageSection:
     parts = [
         cards(_cards(plan, s)),
-        paragraph(f"Run {deployment_words(plan.deployment)}."),
+        paragraph(f"Run {deployment_words(plan.deployment)}. {estimate_sentences(plan, answer.hardware)}".rstrip()),
         _drawn(answer_tables.objectives(answer, plan)),
         paragraph(answer_tables.capacity_words(answer, plan)),
         command(plan.command),
@@ -108,8 +109,13 @@ def _alternatives(answer: Answer) -> PageSection:
     if len(answer.plans) == 1:
         return PageSection("Alternatives", [note("No plan of another kind meets the objectives.")])
     found = answer_tables.plans(answer)
-    plans = [f"{plan_name(i)}: {deployment_words(p.deployment)}" for i, p in enumerate(answer.plans)]
+    plans = [f"{plan_name(i)}: {_plan_words(p)}" for i, p in enumerate(answer.plans)]
     return PageSection("Alternatives", [paragraph(found.caption), bullets(plans), table(found.head, found.rows)])
+
+
+def _plan_words(plan: Plan) -> str:
+    estimate = f", an estimate: {plan.estimate_words}" if plan.estimate_words else ""
+    return f"{deployment_words(plan.deployment)}{estimate}"
 
 
 def _hardware(answer: Answer) -> list[PageSection]:

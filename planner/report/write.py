@@ -17,7 +17,7 @@ from planner.report.material import ReportData, gather, label
 from planner.report.page import answer_page
 from planner.search.pareto_answer import FrontFile
 from planner.search.workers import ProcessPool, usable_cores
-from planner.studies.sensitivity import Input
+from planner.studies.sensitivity import Effect, Input, Sensitivity
 from simulator.analysis.operators import operator_document
 
 Row = dict[str, Any]
@@ -146,7 +146,7 @@ def tables_of(m: ReportData) -> dict[str, list[Row]]:
         ]
         found["what_binds"] = [asdict(u) for u in s.uses]
         found["more_capacity"] = [asdict(c) for c in s.growth.changes] if s.growth else []
-        found["sensitivity"] = [row for i in (s.sensitivity.inputs if s.sensitivity else []) for row in _effects(i)]
+        found["sensitivity"] = [] if s.sensitivity is None else list(_sensitivity_rows(s.sensitivity))
     for i, front in enumerate(m.fronts, 1):
         kept = ("hardware", "words", "requests_per_s", "holds", "stopped_early", "on_front")
         axes = {f"{a.name.replace('.', '_')}_{a.unit.lower()}": a for a in front.axes}
@@ -178,12 +178,22 @@ def _flat(row: Row) -> Row:
     return flat
 
 
-def _effects(i: Input) -> Iterator[Row]:
+def _sensitivity_rows(found: Sensitivity) -> Iterator[Row]:
+    """Yield the row of the unchanged plan, then those of the changes of each input."""
+    yield {"input": None, **_effect_row(found.unchanged)}
+    for each in found.inputs:
+        yield from _effects(each)
+
+
+def _effect_row(effect: Effect) -> Row:
     kept = ("capacity_requests_per_s", "usd_per_million_output_tokens", "slo_share", "holds")
+    return {"change": effect.words, **{name: getattr(effect, name) for name in kept}}
+
+
+def _effects(i: Input) -> Iterator[Row]:
     sides = (("below", i.flip_low), ("above", i.flip_high))
     flips = {f"flips_{side}": flip.value if flip else None for side, flip in sides}
     flips |= {f"flips_{side}_to_plan": flip.alternative if flip else None for side, flip in sides}
     for effect in (i.low, i.high):
         if effect is not None:
-            change = {"input": i.name, "change": effect.words, **{k: getattr(effect, k) for k in kept}}
-            yield change | {"flips": i.flips} | flips
+            yield {"input": i.name, **_effect_row(effect), "flips": i.flips} | flips

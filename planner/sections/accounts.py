@@ -128,8 +128,8 @@ class CarbonHours(JsonBlock):
         mean, clean = self.mean_gco2e_per_million_output_tokens, self.cleanest_gco2e_per_million_output_tokens
         hours = ", ".join(map(str, self.cleanest_hours))
         return [
-            ("Around the clock", f"{digits(mean)} g CO2e per million output tokens", self.source),
-            ("In the cleanest hours", f"{digits(clean)} g CO2e (hours {hours})", "for work that can wait"),
+            ("Around the clock", f"{digits(mean)} gCO2e per million output tokens", self.source),
+            ("In the cleanest hours", f"{digits(clean)} gCO2e (hours {hours})", "for work that can wait"),
         ]
 
 

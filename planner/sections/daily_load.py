@@ -19,7 +19,7 @@ import numpy as np
 
 from calibration.accuracy.stated_error import StatedError
 from catalogs.arrays import FloatArray
-from catalogs.deployments.autoscaling import Autoscaling, ColdStart, parse_autoscaling
+from catalogs.deployments.autoscaling import Autoscaling, ColdStart, parse_autoscaling, scaling_words
 from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock, every_key_set
 from catalogs.ui.terminal import Line, status_line
@@ -202,13 +202,10 @@ class DailyLoadSection(Section[DailyLoad]):
                 worst = f"; worst window {seconds(row.worst_window_s)} at {hours_text(row.worst_at_s)}"
                 yield "", f"  {result_words(row, block.ci_level)}{'' if row.has_no_value else worst}"
             if option.scaling is not None:
-                scaling, start = option.scaling, human_s(block.cold_start_s)
-                counts = f"{scaling.min_replicas} to {scaling.max_replicas} replicas"
-                target = f"by {scaling.metric}, target {scaling.target:.3g} per replica"
-                yield "", f"  {target}, {counts}; {start} from an order to the first request"
+                yield "", f"  {scaling_words(option.scaling, human_s(block.cold_start_s))}"
                 part_s = block.duration_s / len(option.replicas_over_time)
                 parts = "by hour" if isclose(part_s, HOUR_S) else f"every {human_s(part_s)}"
-                yield "", f"  {parts}: " + " ".join(f"{n:.3g}" for n in option.replicas_over_time)
+                yield "", f"  replicas {parts}: " + " ".join(f"{n:.3g}" for n in option.replicas_over_time)
         yield "Cheapest", _cheapest_words(block)
 
 

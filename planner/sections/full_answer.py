@@ -40,6 +40,17 @@ def read_answer(path: Path) -> Answer:
     return parse_answer(data, str(path))
 
 
+def refuse_network(data: object, where: str) -> None:
+    """Refuse the JSON data of an answer for a network, which some commands do not take.
+
+    Raises:
+        InputError: It is one; `where` is its name in the message.
+    """
+    if isinstance(data, dict) and data.get("kind") == "network":
+        rule = "this command takes the answer for a language model, and this one is for a network"
+        raise InputError(rule, where, hint="plan report, explain, compare, whatif and deploy take it")
+
+
 def parse_answer(data: object, where: str = "answer") -> Answer:
     """Return the answer from its JSON data; `where` is its name in errors.
 
@@ -50,9 +61,7 @@ def parse_answer(data: object, where: str = "answer") -> Answer:
         raise InputError("this command does not take an answer for agents (`plan --agents`)", where)
     if not isinstance(data, dict) or not {"schema_version", "request", "feasible", "search"} <= set(data):
         raise InputError("not an answer of `plan --json`", where, hint=HOW)
-    if data.get("kind") == "network":
-        rule = "this command takes the answer for a language model, and this one is for a network"
-        raise InputError(rule, where, hint="write the page of such an answer with plan ... --html FILE")
+    refuse_network(data, where)
     if data["schema_version"] != SCHEMA_VERSION:
         rule = f"{where}: schema_version {SCHEMA_VERSION} is required; plan again with this version"
         raise InputError(rule, data["schema_version"], str(SCHEMA_VERSION))

@@ -27,6 +27,13 @@ B = TypeVar("B")
 SIMULATED: Final = "Simulated with the calibration and seed of the answer. Intervals have the level used on this page."
 
 
+#: Up to this multiple of the planned rate, a rate that misses an objective counts as near. A judgement.
+_NEAR: Final = 1.1
+
+#: Below this share of its limit, a bound counts as far from it. A judgement.
+_FAR_FROM_LIMIT: Final = 0.8
+
+
 @dataclass(frozen=True, slots=True)
 class ChosenPlan:
     """The inputs of a section: the request, the recommended plan as simulated, and the evaluator of its hardware.
@@ -121,6 +128,23 @@ def verdict_words(row: SloResult, at_confidence: str | None = None) -> str:
     if value_s is None or (row.ci_high_s is not None and row.ci_high_s <= row.limit_s):
         return f"met with {sure} confidence"
     return f"met with {sure} confidence, {at_confidence or f'at most {seconds(value_s)}'} at the required confidence"
+
+
+def steep_words(rows: Sequence[SloResult], requests_per_s: float | None, missed_per_s: float | None) -> str:
+    """Return why objectives that are far from their limits leave little capacity; empty where that is not so.
+
+    Args:
+        rows: The objectives at the planned rate.
+        requests_per_s: The planned rate.
+        missed_per_s: The rate beyond which an objective is known to be missed; None if it is not known.
+    """
+    if requests_per_s is None or missed_per_s is None or missed_per_s > _NEAR * requests_per_s:
+        return ""
+    largest = max((row.excess()[0] for row in rows), default=0.0)
+    if not 0.0 < largest < _FAR_FROM_LIMIT:
+        return ""
+    bound = f"the tightest bound is only {percent(largest)} of its limit"
+    return f"{bound}, but latencies rise steeply with the rate this near the capacity"
 
 
 def tightest_words(rows: Sequence[SloResult], confidence: float) -> str:

@@ -13,7 +13,7 @@ from planner.answer.plan_schema import Plan
 from planner.problem.request import PlanRequest
 from planner.sections.complexity import LatencyByLength
 
-Unit = Literal["rate", "jobs", "seconds", "usd", "joules", "grams", "share", "confidence"]
+Unit = Literal["rate", "jobs", "seconds", "usd", "joules", "watt_hours", "grams", "share", "confidence"]
 
 #: The units whose change is a difference and not a ratio.
 _SHARES: Final[tuple[Unit, ...]] = ("share", "confidence")
@@ -148,7 +148,7 @@ _COSTS: Final[tuple[tuple[str, Unit, str, bool | None], ...]] = (
     ("$ per million output tokens", "usd", "cost.usd_per_million_output_tokens", True),
     ("$ per million tokens", "usd", "cost.usd_per_million_total_tokens", True),
     ("J per output token", "joules", "energy.j_per_output_token", True),
-    ("g CO2e per million output tokens", "grams", "energy.gco2e_per_million_output_tokens", True),
+    ("gCO2e per million output tokens", "grams", "energy.gco2e_per_million_output_tokens", True),
 )
 
 

@@ -42,6 +42,9 @@ HALVINGS: Final = 3
 #: Stands for a plan that is not in the answer, usually one with more hardware.
 NOT_IN_ANSWER: Final = -1
 
+#: The plan of the answer, with which the changes are compared.
+UNCHANGED: Final = InputChange("the plan", "unchanged", 1.0)
+
 #: Objectives that compare capacities.
 CAPACITY_OBJECTIVES: Final = ("cost", "throughput", "goodput")
 
@@ -370,8 +373,9 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """The sensitivity of an answer to each of its inputs, in a fixed order."""
+    """The sensitivity of an answer to each of its inputs, in a fixed order, and the plan without any change."""
 
+    unchanged: Effect
     inputs: list[Input]
 
 
@@ -395,12 +399,13 @@ def sensitivity(
     flips = ChoiceFlips(answer, Rerun.of(answer) if rerun is None else rerun)
     inputs = list(inputs_of(answer, flips.rerun))
     _ = flips.bases, flips.scales, flips.tested_rate  # once, and not by each worker
+    unchanged = _effect(flips, flips.compare(UNCHANGED))
     told = silent_in_workers(tell)
     # Runs with prefix hits take the longest, so they begin first and the other workers do not wait for them.
     tasks = [(each, side) for each in sorted(inputs, key=lambda i: i.name != PREFIX) for side in (0, 1)]
     found = run_tasks(workers.map, [partial(_side, flips, each, side, told) for each, side in tasks])
     sides = {(each.name, side): result for (each, side), result in zip(tasks, found, strict=True)}
-    return Sensitivity([_input(flips, each, sides[each.name, 0], sides[each.name, 1]) for each in inputs])
+    return Sensitivity(unchanged, [_input(flips, each, sides[each.name, 0], sides[each.name, 1]) for each in inputs])
 
 
 def _input(flips: ChoiceFlips, varied: SensitivityInput, low: Side, high: Side) -> Input:

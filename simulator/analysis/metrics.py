@@ -47,12 +47,14 @@ def summarise(run: Run) -> dict[str, Any]:
     first = uses[0].compiled.resolved
     regime = Regime.of(first.model, first.hardware.accelerator)
     stated = StatedError.of(first.engine.name, totals.expected_error, regime, share)
+    lenders = [use.compiled.bundle.borrowed_from for use in uses]
     energy, ranks = power_and_energy(uses, output_tokens(run)), _rank_metrics(uses)
     return {
         "metrics": {**latencies, **energy, **ranks, **speculative_metrics(run)},
         "time_breakdown": replica_seconds(uses),
         "calibration": {
             "bundle": " + ".join(dict.fromkeys(use.compiled.bundle.name for use in uses)),
+            "borrowed_from": " + ".join(dict.fromkeys(filter(None, lenders))) or None,
             **{name: getattr(totals, name) for name in FRACTIONS},
             "operator_error": totals.expected_error,
             "expected_error": stated.expected_error,

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.options import Alternative, AnswerPath, JsonTo, write_result
+from planner.cli.options import Alternative, JsonTo, LanguageModelAnswerPath, write_result
 
 
 def drift(
-    answer: AnswerPath,
+    answer: LanguageModelAnswerPath,
     prometheus: Annotated[
         str, typer.Option(metavar="URL", help="URL of a vLLM server, or of a Prometheus server that scrapes it.")
     ],

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.options import Alternative, AnswerPath, JsonTo, write_result
+from planner.cli.options import Alternative, JsonTo, LanguageModelAnswerPath, write_result
 
 
 def spares(
-    answer: AnswerPath,
+    answer: LanguageModelAnswerPath,
     mtbf: Annotated[str, typer.Option(metavar="TIME", help="Mean time between failures of one replica: 30d.")],
     restart: Annotated[
         str, typer.Option(metavar="TIME", help="Time from a failure until the replica serves again: 10min.")

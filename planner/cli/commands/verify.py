@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.options import Alternative, AnswerPath, JsonTo, write_result
+from planner.cli.options import Alternative, JsonTo, LanguageModelAnswerPath, write_result
 
 
 def verify(
-    answer: AnswerPath,
+    answer: LanguageModelAnswerPath,
     results: Annotated[
         list[Path],
         typer.Option(

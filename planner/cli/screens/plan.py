@@ -5,20 +5,25 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from io import StringIO
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from calibration.accuracy.stated_error import in_words
 from catalogs.ui.terminal import LABEL, LEAST_WIDTH, PIPED, Line, labelled_rows, text_table
 from catalogs.ui.words import counted, digits, dollars, evidence_percents, kilowatts, percent, seconds, shares_words
 from planner.answer.answer_schema import GOALS, Answer, Refusal, SearchSummary
-from planner.answer.hardware_ranking import HardwareRow
+from planner.answer.hardware_ranking import ESTIMATE_MARK, HardwareRow, estimate_sentences, marked_words
 from planner.answer.plan_schema import CalibrationBlock, CheckpointBlock, Memory, Plan, SloResult, difference_words
 from planner.economics.money import CONTRACT_WORDS, Energy, Money, grid_words, offer_words
+from planner.evaluation.runs import MOSTLY_ROOFLINE
 from planner.problem.candidate import deployment_words
 from planner.problem.request import PlanRequest
 from planner.sections.refusal_words import NO_REASON, refused_lines, ruled_out_lines
 from planner.sections.registry import section_lines
-from planner.sections.section import result_words
+from planner.sections.section import result_words, steep_words
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 #: Width of the bar of memory, in characters.
 _BAR: Final = 40
@@ -42,6 +47,16 @@ _FEWER_SEEDS: Final = (
 )
 
 
+#: Columns of the table of hardware that hold words, at its left.
+_WORDS: Final = ("hardware", "weights", "limited by")
+
+#: Columns that are left out where the table does not fit, in this order: a month follows from an hour.
+_LEFT_OUT_FIRST: Final = ("$/month", "limited by", "J/token", "weights", "$/Mtok")
+
+#: A width that every table fits, in columns.
+_ANY_WIDTH: Final = 1000
+
+
 def _hardware_table(hardware: Sequence[HardwareRow], width: int) -> list[str]:
     """Return the rows of the table of all kinds of accelerator, best first; [] if there was no choice."""
     if not hardware:
@@ -54,14 +69,34 @@ def _hardware_table(hardware: Sequence[HardwareRow], width: int) -> list[str]:
     held = [_figures(row) for row in hardware if row.state == "holds"]
     lines = StringIO()
     console = Console(file=lines, width=width, highlight=False, markup=False, no_color=True)
-    console.print(text_table(head, held, 3, "")) if held else None
+    console.print(_fitting_table(console, head, held)) if held else None
     notes = [f"{row.hardware}: {row.why}" for row in hardware if row.state != "holds"]
-    text = [line.rstrip() for line in lines.getvalue().split("\n") if line.strip()]
+    text, marked = [line.rstrip() for line in lines.getvalue().split("\n") if line.strip()], marked_words(hardware)
     return [
         *(["", *text] if text else []),
+        *(labelled_rows(ESTIMATE_MARK, marked, width) if marked else ()),
         *(labelled_rows("Note", _FEWER_SEEDS, width) if len(held) > 1 else ()),
         *(labelled_rows("No plan", "; ".join(notes), width) if notes else ()),
     ]
+
+
+def _fitting_table(console: Console, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Return the table of hardware without the columns that do not fit the width, the least important left out first.
+
+    The JSON file and the page have all of them.
+    """
+    from rich.measure import Measurement
+
+    left_out = iter(_LEFT_OUT_FIRST)
+    shown = list(head)
+    while True:
+        at = [head.index(name) for name in shown]
+        found = text_table(shown, [[row[i] for i in at] for row in rows], sum(name in _WORDS for name in shown), "")
+        wide = console.options.update(width=_ANY_WIDTH)
+        dropped = next(left_out, None) if Measurement.get(console, wide, found).maximum > console.width else None
+        if dropped is None:
+            return found
+        shown.remove(dropped)
 
 
 def _figures(row: HardwareRow) -> tuple[str, ...]:
@@ -70,7 +105,7 @@ def _figures(row: HardwareRow) -> tuple[str, ...]:
     money = (dollars(row.usd_per_hour), month, dollars(row.usd_per_million_output_tokens))
     shown = ((row.ttft_s, row.ttft_stat), (row.tpot_s, row.tpot_stat))
     latencies = ["none" if value is None else seconds(value) for value, stat in shown if stat]
-    names = (row.hardware, row.weight_dtype or "", row.limited_by or "")
+    names = (row.marked_hardware, row.weight_dtype or "", row.limited_by or "")
     return (*names, *money, joules, digits(row.capacity_requests_per_s or 0.0), *latencies)
 
 
@@ -114,6 +149,9 @@ def _feasible(answer: Answer, best: Plan, width: int) -> Iterator[Line]:
     yield _question(answer)
     yield "", ""
     yield "Recommended", deployment_words(best.deployment)
+    estimate = estimate_sentences(best, answer.hardware)
+    if estimate:
+        yield "", estimate
     for words, row in zip(request.slo_words, best.slo, strict=True):
         yield "Objective", words
         yield "", result_words(row, best.interval_level)
@@ -137,7 +175,9 @@ def _feasible(answer: Answer, best: Plan, width: int) -> Iterator[Line]:
         yield from _calibration_lines(best.calibration)
     sibling = best.checkpoint if best.checkpoint is not None and best.checkpoint.is_sibling else None
     said = () if sibling is None else (sibling.repository, sibling.of)  # by the row "Serves"
-    for notice in (*best.notices, *(n for n in best.command_notes if not any(name in n for name in said))):
+    roofline = best.calibration is not None and best.calibration.evidence == "roofline"  # said below the plan
+    notices = [notice for notice in best.notices if notice != MOSTLY_ROOFLINE or not roofline]
+    for notice in (*notices, *(n for n in best.command_notes if not any(name in n for name in said))):
         yield "Note", notice
     if best.versions:
         yield "Versions", best.versions
@@ -178,6 +218,10 @@ def _capacity_lines(plan: Plan, request: PlanRequest) -> Iterator[Line]:
             "Capacity",
             f"{plan.capacity_words}{running} with {sure} confidence in each objective ({plan.limit_words})",
         )
+        beyond = plan.missed_requests_per_s or plan.capacity_requests_per_s
+        steep = steep_words(plan.slo, plan.requests_per_s, beyond if plan.limited_by else None)
+        if steep:
+            yield "", steep
     tokens, rate = plan.metric("output_tokens_per_s") or 0.0, digits(plan.requests_per_s or 0.0)
     yield "", f"{tokens:,.0f} output tokens/s at {rate} requests/s; latency, cost and energy refer to this rate"
 

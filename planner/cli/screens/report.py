@@ -44,7 +44,7 @@ def carbon_table(carbon: Sequence[CarbonFigures]) -> Table:
         for place, c in enumerate(carbon)
         if place < _GRIDS or c.chosen
     ]
-    head = ("grid", "per million output tokens", "g CO2e/kWh")
+    head = ("grid", "per million output tokens", "gCO2e/kWh")
     return text_table(head, rows, 1, "Carbon in the cleanest grids, and in the plan's")
 
 
@@ -85,7 +85,8 @@ def _tables(m: ReportData, s: ReportSimulations) -> Iterator[Table]:
         yield text_table(head, prices, 3, "Prices of the recommended plan by region, carbon of each region's grid")
     yield carbon_table(m.carbon)
     if s.sensitivity is not None:
-        effects = []
+        unchanged = s.sensitivity.unchanged
+        effects = [(unchanged.words, "", *effect_cells(unchanged))]
         for given in s.sensitivity.inputs:
             for n, e in enumerate(e for e in (given.low, given.high) if e is not None):
                 effects.append((e.words, "" if n else given.flips, *effect_cells(e)))

@@ -19,6 +19,7 @@ from catalogs.ui.words import (
     rate,
     seconds,
     sure_percent,
+    watt_hours,
     with_sign,
 )
 from planner.deploy.package import Package
@@ -44,6 +45,7 @@ _TEXT: Final[Mapping[str, Callable[[float | None], str]]] = {
     "seconds": seconds,
     "usd": dollars,
     "joules": joules,
+    "watt_hours": watt_hours,
     "grams": grams,
     "share": percent,
     "confidence": sure_percent,

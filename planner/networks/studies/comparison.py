@@ -8,11 +8,13 @@ from typing import Final
 from catalogs.errors import InputError
 from planner.answer.answer_schema import Answer
 from planner.networks.schema import NetworkAnswer, NetworkPlan
+from planner.networks.screen import counted_unit, unit_count
 from planner.problem.slo import STATS
 from planner.studies.comparison import (
     SAME_WITHIN,
     Figure,
     PlanComparison,
+    Unit,
     compare_answers,
     deployment_differs,
     question_differs,
@@ -65,9 +67,18 @@ def figures(a: NetworkPlan, b: NetworkPlan, unit: str, other_unit: str | None = 
     yield Figure("$ per hour", "usd", a.usd_per_hour, b.usd_per_hour)
     if other_unit not in (None, unit):
         return
-    yield Figure(f"$ per {unit}", "usd", a.usd_per_unit, b.usd_per_unit)
-    yield Figure(f"J per {unit}", "joules", a.energy.j_per_unit, b.energy.j_per_unit)
-    yield Figure(f"g CO2e per {unit}", "grams", a.energy.gco2e_per_unit, b.energy.gco2e_per_unit)
+    yield from _per_unit("$", "usd", unit, (a.usd_per_unit, b.usd_per_unit))
+    yield from _per_unit("Wh", "watt_hours", unit, (a.energy.wh_per_unit, b.energy.wh_per_unit))
+    yield from _per_unit("gCO2e", "grams", unit, (a.energy.gco2e_per_unit, b.energy.gco2e_per_unit))
+
+
+def _per_unit(name: str, kind: Unit, unit: str, amounts: tuple[float | None, float | None]) -> Iterator[Figure]:
+    """Yield the amounts per unit of two plans, for as many units as the screen of `plan` writes for the first."""
+    known = next((amount for amount in amounts if amount is not None), None)
+    if known is not None:
+        count = unit_count(known)
+        a, b = (None if amount is None else amount * count for amount in amounts)
+        yield Figure(f"{name} per {counted_unit(count, unit)}", kind, a, b)
 
 
 def _latencies(a: NetworkPlan, b: NetworkPlan) -> Iterator[Figure]:

@@ -13,7 +13,7 @@ from catalogs.ui.words import counted, digits, percent, were
 from planner.answer.answer_schema import reason_sentence, refused_sentence
 from planner.networks.counts import not_simulated
 from planner.networks.plan import best_of
-from planner.networks.schema import NetworkAnswer, NetworkPlan
+from planner.networks.schema import NetworkAnswer, NetworkPlan, StageRow
 from planner.networks.screen import capacity_words, cost_words, energy_words
 from planner.networks.studies.inputs import find_network_binding
 from planner.networks.studies.whatif import builder_of, candidate_of, check_calibration
@@ -58,7 +58,9 @@ def explain_network(answer: NetworkAnswer, tell: ProgressCallback = lambda _: No
     others = [(plan.words, why_not(best, plan, answer.job.unit)) for plan in answer.alternatives]
     advice = () if bound is None else tuple(f"{gain.input}: {gain.advice}" for gain in bound.binding)
     grown = None if capacity is None else _growth(answer, best, capacity, tell)
-    return Explanation(list(_why(answer, best)), others, _uses(best, bound), _binds(best, bound), grown, advice)
+    batch = min(max(round(best.metrics.jobs_per_batch), 1), candidate.max_batch)
+    uses = _uses(builder.stages(candidate, batch), batch, bound)
+    return Explanation(list(_why(answer, best)), others, uses, _binds(best, bound), grown, advice)
 
 
 def _refused(answer: NetworkAnswer) -> Explanation:
@@ -118,9 +120,15 @@ def _binds(plan: NetworkPlan, binding: Binding | None) -> str:
     return first + (unknown if binding is None else binding.words)
 
 
-def _uses(plan: NetworkPlan, binding: Binding | None) -> list[ResourceUse]:
-    """Return the share of a lone job that each resource takes, and the gain of capacity from 10 % more of it."""
-    stages, total_s = plan.stages, sum(stage.total_s for stage in plan.stages)
+def _uses(stages: Sequence[StageRow], batch: int, binding: Binding | None) -> list[ResourceUse]:
+    """Return the share of a batch that each resource takes, and the gain of capacity from 10 % more of it.
+
+    Args:
+        stages: The stages of a batch of the plan.
+        batch: The jobs of this batch: the mean of the plan's batches.
+        binding: What binds the plan; None where it is not known.
+    """
+    total_s = sum(stage.total_s for stage in stages)
     parts = {
         COMPUTE: sum(stage.compute_s for stage in stages),
         MEMORY: sum(stage.memory_s for stage in stages),
@@ -128,7 +136,7 @@ def _uses(plan: NetworkPlan, binding: Binding | None) -> list[ResourceUse]:
         LINK: sum(stage.communication_s for stage in stages),
         HOST: sum(stage.host_s for stage in stages),
     }
-    of = "the seconds of a lone job"
+    of = "the time of a lone job" if batch == 1 else f"the time of a batch of {batch}"
     if binding is None:
         return [ResourceUse(name, s / total_s, of, name) for name, s in parts.items() if s > 0.0]
     return [

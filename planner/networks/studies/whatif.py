@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from catalogs.deployments.key_texts import parse_settings
@@ -25,7 +25,7 @@ from planner.networks.service import JobService
 from planner.networks.studies.comparison import figures
 from planner.problem.reproduction import digest
 from planner.problem.tariff import require_price
-from planner.studies.comparison import PlanComparison, deployment_differs
+from planner.studies.comparison import Figure, PlanComparison, deployment_differs
 from planner.studies.whatif import WhatIf
 from simulator.jobs.compiled import compile_jobs, execution_of
 
@@ -87,7 +87,8 @@ def what_if_network(answer: NetworkAnswer, plan: NetworkPlan, changes: NetworkCh
         differs.insert(0, ("jobs/s", digits(planned), digits(rate)))
     broken = _cannot_start(builder, candidate, rate)
     if broken:
-        return WhatIf(PlanComparison(tuple(differs), (), tuple(notes)), (broken,), None)
+        found = tuple(_figures_without_load(plan, builder, candidate, rate, answer.job.unit))
+        return WhatIf(PlanComparison(tuple(differs), found, tuple(notes)), (broken,), None)
     changed = builder.plan(builder.sized(candidate, rate))
     if changed.cost is not None and changed.usd_per_hour is not None:
         notes.append(f"billed: {offer_words(changed.cost)}")
@@ -212,14 +213,34 @@ def check_calibration(answer: NetworkAnswer, plan: NetworkPlan, builder: PlanBui
         raise InputError(rule, f"{took}; {made}, here {here}")
 
 
+def _figures_without_load(
+    plan: NetworkPlan, builder: PlanBuilder, candidate: JobCandidate, jobs_per_s: float, unit: str
+) -> Iterator[Figure]:
+    """Yield the figures of a plan beside those that a changed one has although it cannot serve the rate."""
+    service, fits = builder.assessor.evaluator.service, _fits(builder, candidate)
+    known = {
+        "planned jobs/s": jobs_per_s,
+        "capacity, jobs/s": builder.capacity(candidate) if fits else None,
+        "a lone job": service.seconds(candidate.setup) if fits else None,
+        "$ per hour": builder.assessor.usd_per_hour(candidate),
+    }
+    for figure in figures(plan, plan, unit):
+        yield replace(figure, b=known.get(figure.name))
+
+
+def _fits(builder: PlanBuilder, candidate: JobCandidate) -> bool:
+    """Return whether the largest batches of a candidate are predicted to fit into memory."""
+    return builder.assessor.evaluator.service.fits(candidate.setup, candidate.max_batch, candidate.instances)
+
+
 def _cannot_start(builder: PlanBuilder, candidate: JobCandidate, jobs_per_s: float) -> str:
     """Return why a candidate cannot serve a rate at all; empty if it can."""
     evaluator = builder.assessor.evaluator
     setup = candidate.setup
-    if not evaluator.service.fits(setup, candidate.max_batch, candidate.instances):
+    if not _fits(builder, candidate):
         need = evaluator.service.memory_bytes(setup, candidate.max_batch, candidate.instances)
         unit = setup.hardware.accelerator
-        words = f"a batch of {candidate.max_batch} needs {gigabytes(need)} of {gigabytes(unit.memory_bytes)}"
+        words = f"a batch of {candidate.max_batch:,} needs {gigabytes(need)} of {gigabytes(unit.memory_bytes)}"
         return f"{words} ({unit.name})"
     most = evaluator.fluid_per_s(candidate)
     if builder.assessor.request.users is None and jobs_per_s >= most:

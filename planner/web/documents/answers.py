@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from catalogs.ui.words import digits, dollars, kilowatts, percent, rate, seconds, sure_percent
 from planner.answer.answer_schema import Answer, Refusal, Suggestion
+from planner.answer.hardware_ranking import estimate_sentences
 from planner.answer.plan_schema import Plan, SloResult, difference_words
 from planner.cli.screens.plan import render
 from planner.economics.money import offer_words
@@ -58,7 +59,9 @@ def _recommended(answer: Answer, plan: Plan) -> dict[str, Any]:
     offer = "" if plan.cost is None or plan.cost.usd_per_hour is None else offer_words(plan.cost)
     return {
         "planned_hardware": plan.hardware,
-        "headline": deployment_words(plan.deployment),
+        "headline": ". ".join(
+            filter(None, (deployment_words(plan.deployment), estimate_sentences(plan, answer.hardware)))
+        ),
         "rents": offer != "" and answer.request.accounting.owned is None,
         "offer": offer,
         "cards": [list(card) for card in _cards(answer, plan)],
@@ -190,4 +193,6 @@ def changed_keys(request: PlanRequest, change: Suggestion) -> dict[str, Any]:
         return {"precisions": [change.value]}
     if change.kind == REQUEST_LENGTH:
         return {"fixed": {**request.fixed.values, REQUEST_LENGTH: int(change.value or 0)}}
+    if change.kind == "users":
+        return {"users": int(change.value or 0)}
     return {_CHANGED_KEY[change.kind]: change.value}

@@ -146,5 +146,7 @@ def _refusal(answer: NetworkAnswer, refusal: NetworkRefusal) -> dict[str, Any]:
             value = split_slos(str(change.value))
         elif change.kind == "modes":
             value = [change.value]
+        elif change.kind == "users":
+            value = int(change.value or 0)
         ways.append((change, {CHANGED_KEY[change.kind]: value}))
     return refused_view(capital(refusal.binding_constraint), (), ways, refusal.reasons, closest)

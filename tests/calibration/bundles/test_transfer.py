@@ -113,3 +113,10 @@ def test_a_bundle_that_is_borrowed_within_a_chip_says_where_from() -> None:
     assert float(small.cost(beyond).origin) == 2.0
     error = large.relative_error("gemm")
     assert small.relative_error("gemm") == pytest.approx((error**2 + SAME_CHIP_ERROR**2) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "lender"), [("h100", None), ("h100-nvl", "h100"), ("a100-40gb", "a100-80gb"), ("l4", None)]
+)
+def test_a_bundle_names_the_accelerator_that_lends_its_times(name: str, lender: str | None) -> None:
+    assert load_bundle(parse_hardware(name).accelerator).borrowed_from == lender

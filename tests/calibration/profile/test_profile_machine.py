@@ -88,9 +88,9 @@ def test_what_could_not_be_measured_is_said_beside_what_was() -> None:
         ]
     )
     assert lines == [
-        "  host to host, 4 KB pages, 1 MiB: 100 us, 10.5 GB/s",
+        "  host to host, 4 KB pages, 1 MiB: 100 µs, 10.5 GB/s",
         "  1 GB, 64 MiB: skipped, none granted",
-        "  tokenise, 32 tokens: 30 us",
+        "  tokenise, 32 tokens: 30 µs",
     ]
 
 

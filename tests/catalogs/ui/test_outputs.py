@@ -1,4 +1,4 @@
-"""An output never replaces a file that the same command reads: refused in every command, before anything is done."""
+"""Outputs that replace a file which the command reads, or cannot be written, are refused before anything is done."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from catalogs.errors import InputError
+from catalogs.io.output_files import check_writable
 from catalogs.ui.entry_point import run_command
 from catalogs.ui.outputs import OUTPUT_OPTIONS, refuse_inputs_in_folder
 from tests.catalogs.ui.test_shared_options import APPS
@@ -97,3 +98,45 @@ def test_every_option_that_writes_is_listed(name: str) -> None:
     texts = {p.opts[-1]: str(getattr(p, "help", "")) for p in options if p.metavar is not None}
     writes = {option for option, text in texts.items() if text.startswith(("Write ", "Keep ", "Folder to write"))}
     assert writes <= set(OUTPUT_OPTIONS)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "plan --model llama3.2-1b --slo p99=1s --hw l40s --html /proc/page.html",
+        "plan --model llama3.2-1b --slo p99=1s --hw l40s --deployment-out /proc/chosen.yaml",
+        "plan --model bge-large --slo e2e.p99=1s --hw l40s --rate 1 --json /proc/answer.json",
+        "plan --model llama3.2-1b --slo p99=1s --hw l40s --agents 5 --html /proc/page.html",
+        "plan explain answer.json --json /proc/explained.json",
+        "plan report answer.json --csv /proc/tables",
+        "plan deploy answer.json --target vllm --out /proc/serve",
+        "plan front question.yaml --axes cost,ttft.p99 --html /proc/page.html",
+        "plan matrix question.yaml --csv /proc/tables",
+        "simulate deployment.yaml --workload load.yaml --artefact /proc/run",
+        "calibrate run --hw local --budget 1m --out /proc/profile",
+        "catalog fit-workload trace.csv --out /proc/load.yaml",
+        "catalog list models --json /proc/models.json",
+    ],
+)
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(
+    line: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Permissions alone do not tell: root may write below /proc, and every attempt fails."""
+    monkeypatch.setattr("planner.pipeline.plan", None)
+    name, *args = line.split()
+    assert run_command(name, import_module(APPS[name]).app, args) == 2
+    shown = capsys.readouterr().err
+    assert "cannot write there: the folder is not writable: got '/proc/" in shown
+    assert "nearest valid choice: " in shown
+    assert shown.count("\n") == 1
+    assert {path.name: path.read_text() for path in folder.iterdir() if not path.is_symlink()} == FILES
+
+
+def test_what_can_be_written_is_left_as_it_was(folder: Path) -> None:
+    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    for name in ("new.json", "new/folder/below", "answer.json", "link.json", "."):
+        check_writable(folder / name)
+    check_writable(Path("/dev/null"))
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+    with pytest.raises(InputError, match="a part of the path is a file"):
+        check_writable(folder / "answer.json" / "below")

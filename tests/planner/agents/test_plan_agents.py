@@ -14,8 +14,10 @@ import yaml
 from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
+from calibration.bundles.bundle import load_bundle
 from catalogs.deployments.schema import load_deployment
 from catalogs.errors import InputError
+from catalogs.hardware.catalog import parse_hardware
 from catalogs.ui.html_page import render as page_text
 from catalogs.ui.words import digits
 from catalogs.workloads.workload import load_workload
@@ -24,7 +26,7 @@ from planner.agents.capacity import TOLERANCE, capacity
 from planner.agents.choices import priced_choices
 from planner.agents.load import measured, requests_of
 from planner.agents.page import agents_page
-from planner.agents.plan import plan_agents
+from planner.agents.plan import _estimate_notice, plan_agents
 from planner.agents.rating import Judge, Runs
 from planner.agents.screen import compared_note, render
 from planner.cli.main import app
@@ -281,3 +283,10 @@ def test_a_plan_compares_what_the_engine_keeps_where_contexts_do_not_fit() -> No
     assert all(plan.hit_rate is not None and plan.hit_rate > 0 for plan in kept)
     (group,) = priced_choices(request(), load_workload(SESSIONS), 2)
     assert group.choices[0].retentions(2) == []  # vLLM evicts what was used first
+
+
+@pytest.mark.parametrize(("name", "said"), [("h100", ""), ("h100-nvl", "borrowed from h100"), ("l4", "is a roofline")])
+def test_a_plan_on_hardware_that_was_not_measured_says_so(name: str, said: str) -> None:
+    found = _estimate_notice(load_bundle(parse_hardware(name).accelerator))
+    assert bool(found) == bool(said)
+    assert said in " ".join(found)

@@ -358,7 +358,7 @@ def test_hours_of_the_users_grid_are_the_grid_of_every_figure(tmp_path: Path) ->
     assert hours["mean_gco2e_per_million_output_tokens"] == pytest.approx(grams)
     said = " ".join(render(parse_answer(found)).split())
     assert f"{digits(grams)} gCO2e per million output tokens (grid {file} (as given, the mean of its hours)" in said
-    assert f"around the clock: {digits(grams)} g CO2e per million output tokens" in said
+    assert f"around the clock: {digits(grams)} gCO2e per million output tokens" in said
     answer = gather(parse_answer(found), swings=False)
     (chosen,) = (figures for figures in answer.carbon if figures.chosen)
     assert (chosen.gco2e_per_kwh, chosen.gco2e_per_million_output_tokens) == (300.0, pytest.approx(grams))

@@ -60,6 +60,22 @@ def test_a_rate_that_is_suggested_holds_after_the_loss_of_a_replica() -> None:
     assert 6.5 < found.value <= 7.5
 
 
+@pytest.mark.parametrize(("think_s", "lost"), [(0.0, 0), (2.0, 0), (2.0, 1)])
+def test_the_number_of_users_that_is_suggested_is_the_largest_that_holds(think_s: float, lost: int) -> None:
+    """A replica carries 7.5 requests/s; an answer takes three times the time to first token. Little's law."""
+    toy, spare = KnownPlan(), FailureTolerance(replicas=lost)
+    found = suggested(refuser(toy, users=400, think_s=think_s, spare=spare))["users"]
+    carried = (2 - lost) * 7.5
+    most = carried * (3 * toy.value_s(TWO, carried) + think_s)
+    assert 0.9 * most - 1 <= found.value <= most
+    assert found.value == int(found.value)
+    assert found.change == f"{found.value:.0f} users on the closest plan (--users {found.value:.0f})"
+
+
+def test_no_number_of_users_is_suggested_where_not_even_one_holds() -> None:
+    assert "users" not in suggested(refuser(KnownPlan(base_s=0.5), users=400))
+
+
 def test_looser_objectives_are_met_by_all_replicas_together() -> None:
     """A plan that misses with each replica alone misses by more with both: the first margin is not enough."""
     for cluster in (1.0, 1.2):

@@ -104,8 +104,11 @@ def test_commands_for_language_models_refuse_the_answer_in_one_line(
 ) -> None:
     file = tmp_path / "answer.json"
     file.write_text(json.dumps(batched.document()))
-    assert run_command("plan", app, ["spares", str(file), "--mtbf", "30d", "--restart", "10min"]) == 2
-    assert "takes the answer for a language model, and this one is for a network" in capsys.readouterr().err
+    for command in (["spares"], ["spares", "--mtbf", "30d", "--restart", "10min"], ["verify"], ["drift"]):
+        assert run_command("plan", app, [command[0], str(file), *command[1:]]) == 2
+        refused = capsys.readouterr().err  # before options are asked for
+        assert "takes the answer for a language model, and this one is for a network" in refused
+        assert refused.count("\n") == 1
 
 
 @pytest.fixture(scope="module")

@@ -34,14 +34,27 @@ def jobs(text: str | None, steps: int | None = None, network: str = WAN) -> JobM
 
 def test_one_job_is_a_mix_of_one() -> None:
     assert jobs("832x480x81", 20).shares == (1.0,)
-    assert jobs("832x480x81:0.4").jobs == jobs("832x480x81:1").jobs
+    assert jobs("832x480x81:1").jobs == jobs("832x480x81").jobs
 
 
-@given(st.lists(st.floats(0.01, 100), min_size=2, max_size=4))
-def test_shares_are_relative(shares: list[float]) -> None:
+@given(st.lists(st.floats(0.01, 100), min_size=2, max_size=4), st.sampled_from([1.0, 100.0]))
+def test_shares_add_up_to_one_or_to_a_hundred_per_cent(weights: list[float], whole: float) -> None:
+    shares = [whole * weight / sum(weights) for weight in weights]
     found = jobs(",".join(f"832x480x{4 * i + 1}:{share!r}" for i, share in enumerate(shares, 1)))
-    assert found.shares == pytest.approx([share / sum(shares) for share in shares])
+    assert found.shares == pytest.approx([share / whole for share in shares])
     assert [job.all_sizes["frames"] for job in found.jobs] == [4 * i + 1 for i in range(1, len(shares) + 1)]
+
+
+def test_rounded_shares_are_accepted_and_others_are_refused_with_those_in_their_proportion() -> None:
+    thirds = jobs("832x480x81:0.333,832x480x41:0.333,832x480x21:0.333")
+    assert thirds.shares == pytest.approx([1 / 3] * 3)
+    refused = "add up to 1, or to 100 as percentages: got '1.2'; nearest valid choice: 832x480x81:0.75,832x480x41:0.25"
+    with pytest.raises(InputError) as error:
+        jobs("832x480x81:0.9,832x480x41:0.3")
+    assert refused in str(error.value)
+    for text in ("832x480x81:0.4", "832x480x81:60,832x480x41:30", "832x480x81:3,832x480x41:1"):
+        with pytest.raises(InputError, match="add up to 1"):
+            jobs(text)
 
 
 @pytest.mark.parametrize(
@@ -49,8 +62,8 @@ def test_shares_are_relative(shares: list[float]) -> None:
     [
         ("832x480x81:0", "a number above zero"),
         ("832x480x81:0.5,832x480x41", "SIZES:SHARE"),
-        ("832x480x81:1,832x480x81:2", "the same"),
-        ("832x480x80:1,832x480x41:1", "frames is"),
+        ("832x480x81:0.3,832x480x81:0.7", "the same"),
+        ("832x480x80:0.5,832x480x41:0.5", "frames is"),
         ("nowhere.csv", "a YAML file"),
         ("{arrivals: all_at_once}", "no rate of arrivals"),
     ],
@@ -63,7 +76,7 @@ def test_what_is_no_mix_is_refused_in_one_line(text: str, rule: str) -> None:
 
 def test_a_mix_has_the_mean_of_its_jobs_and_the_memory_of_the_largest() -> None:
     setup = Setup(parse_hardware("h100"), "bf16", "compiled")
-    both = JobService(jobs("832x480x81:3,832x480x41:1", 10))
+    both = JobService(jobs("832x480x81:75,832x480x41:25", 10))
     alone = [JobService(jobs(text, 10)) for text in ("832x480x81", "832x480x41")]
     assert both.seconds(setup) == pytest.approx(0.75 * alone[0].seconds(setup) + 0.25 * alone[1].seconds(setup))
     assert both.memory_bytes(setup) == max(each.memory_bytes(setup) for each in alone)
@@ -73,12 +86,12 @@ def test_a_mix_has_the_mean_of_its_jobs_and_the_memory_of_the_largest() -> None:
     assert both.statistic_s(setup, 1, p50) == alone[0].seconds(setup)
     assert both.statistic_s(setup, 1, p90) == alone[0].seconds(setup)
     assert both.statistic_s(setup, 1, mean) == pytest.approx(both.seconds(setup))
-    mostly_short = JobService(jobs("832x480x81:1,832x480x41:3", 10))
+    mostly_short = JobService(jobs("832x480x81:25,832x480x41:75", 10))
     assert mostly_short.statistic_s(setup, 1, p50) == alone[1].seconds(setup)
 
 
 def test_the_jobs_of_a_run_have_their_shares() -> None:
-    drawn = jobs("832x480x81:3,832x480x41:1").draw(0, 20_000, 1.0)
+    drawn = jobs("832x480x81:75,832x480x41:25").draw(0, 20_000, 1.0)
     assert np.bincount(drawn.kind) / drawn.n == pytest.approx([0.75, 0.25], abs=0.02)
     assert [kind.sizes["frames"] for kind in drawn.kinds] == [81, 41]
 

@@ -225,7 +225,7 @@ def test_a_refusal_states_the_limit_and_what_would_meet_it(tmp_path: Path) -> No
     assert found["best"] is None
     no = found["infeasible"]
     assert "one job alone takes" in no["binding_constraint"]
-    assert "above the limit of 500 us" in no["binding_constraint"]
+    assert "above the limit of 500 µs" in no["binding_constraint"]
     kinds = [change["kind"] for change in no["what_would_meet_it"]]
     assert "slo" in kinds or "hardware" in kinds
     assert not (tmp_path / "deployment.yaml").exists()

@@ -15,12 +15,14 @@ from planner.networks.answer_file import any_answer, chosen_plan, read_network_a
 from planner.networks.plan import plan_network
 from planner.networks.request import network_request
 from planner.networks.schema import NetworkAnswer
+from planner.networks.screen import render
 from planner.networks.studies.analysis import JobQuery, analyze_job, job_document
 from planner.networks.studies.comparison import compare_any, compare_network_answers
+from planner.networks.studies.explain import explain_network
 from planner.networks.studies.inputs import find_network_binding
 from planner.networks.studies.whatif import NetworkChanges, parse_changes, what_if_network
 from planner.report.write import names_of_files
-from planner.studies.capacity_inputs import ARRIVALS
+from planner.studies.capacity_inputs import ARRIVALS, COMPUTE
 from tests.planner.networks.known_jobs import one, world
 
 #: A plan with one candidate.
@@ -61,9 +63,36 @@ def test_twice_the_rate_takes_longer_and_too_much_breaks(answer: NetworkAnswer) 
     assert waits.b > waits.a
     broken = change(answer, requests_per_s=1.2 * answer.best.capacity_requests_per_s)
     assert broken.breaks
-    overloaded = change(answer, requests_per_s=1e5)
-    assert overloaded.plan is None
-    assert "the queue grows" in overloaded.breaks[0]
+
+
+def test_a_change_that_cannot_serve_the_rate_keeps_the_figures_that_are_known(answer: NetworkAnswer) -> None:
+    found = change(answer, requests_per_s=1e5)
+    assert found.plan is None
+    assert "the queue grows" in found.breaks[0]
+    best, figures = answer.best, {f.name: f for f in found.comparison.figures}
+    assert best is not None
+    assert best.capacity_requests_per_s is not None
+    assert figures["planned jobs/s"].b == 1e5
+    assert figures["capacity, jobs/s"].b == pytest.approx(best.capacity_requests_per_s, rel=0.05)
+    assert figures["$ per hour"].b == best.usd_per_hour
+    assert figures["a lone job"].b == figures["a lone job"].a
+    assert figures["e2e.p90"].b is None
+    too_large = {f.name: f.b for f in change(answer, keys={"max_batch": 100_000}).comparison.figures}
+    assert too_large["capacity, jobs/s"] is None
+    assert too_large["$ per hour"] == best.usd_per_hour
+
+
+def test_whatif_counts_units_as_plan_does(answer: NetworkAnswer) -> None:
+    best = answer.best
+    assert best is not None
+    figures = {f.name: f for f in change(answer, keys={"precision": "bf16"}).comparison.figures}
+    shown = render(answer)
+    for name, unit, amount in (("$", "$", best.usd_per_unit), ("Wh", " Wh", best.energy.wh_per_unit)):
+        found = next(f for n, f in figures.items() if n.startswith(f"{name} per") and n.endswith("s"))
+        count = int(found.name.split()[2].replace(",", ""))
+        assert found.a == pytest.approx((amount or 0.0) * count)
+        assert found.name.partition(" ")[2] in " ".join(shown.split())
+        assert unit in shown
 
 
 @pytest.mark.parametrize(
@@ -127,9 +156,25 @@ def test_explain_names_what_binds_and_what_it_would_take(file: Path, capsys: pyt
     assert max(gains, key=gains.__getitem__) in binding
     assert any("cheapest that holds 300 jobs/s" in line for line in found["why"])
     assert found["more_capacity"]["goal_requests_per_s"] > 300
+    assert {use["of"] for use in found["uses"] if use["of"]} == {"the time of a lone job"}  # no batches of several
     held = [change for change in found["more_capacity"]["changes"] if change["holds"]]
     assert held
     assert len({change["words"] for change in held}) == len(held)  # no plan twice
+
+
+def test_the_shares_of_resources_are_those_of_the_batches_of_the_plan() -> None:
+    """Weights are read once for all jobs of a batch, so that batches are bound by arithmetic more than lone jobs."""
+    keys = {"model": "bge-large", "hardware": "l40s", "slo": "e2e.p99=100ms", "rate": 2000, "max_batch": 32}
+    batched = plan_network(network_request(KEYS | keys))
+    found = explain_network(batched)
+    assert batched.best is not None
+    batch = round(batched.best.metrics.jobs_per_batch)
+    assert batch > 1
+    assert {use.of for use in found.uses if use.of} == {f"the time of a batch of {batch}"}
+    alone, used = batched.best.stages, {use.resource: use.share for use in found.uses}
+    alone_share = sum(stage.compute_s for stage in alone) / sum(stage.total_s for stage in alone)
+    assert used[COMPUTE] is not None
+    assert used[COMPUTE] > alone_share
 
 
 def test_the_commands_take_the_answer_of_a_network(file: Path, tmp_path: Path) -> None:

@@ -257,6 +257,22 @@ def test_sensitivity_goes_the_right_way() -> None:
     assert (slower.capacity_requests_per_s or 0) < own < (faster.capacity_requests_per_s or 0)
 
 
+def test_sensitivity_begins_with_the_plan_as_it_is() -> None:
+    s, cost = material().simulated, data()["best"]["cost"]["usd_per_million_output_tokens"]
+    assert s is not None
+    assert s.sensitivity is not None
+    unchanged = s.sensitivity.unchanged
+    assert unchanged.words == "the plan unchanged"
+    assert unchanged.capacity_requests_per_s == pytest.approx(answer().plans[0].capacity_requests_per_s)
+    assert unchanged.usd_per_million_output_tokens == pytest.approx(cost)
+    assert unchanged.holds
+    assert "the plan unchanged" in words_of(page())
+    first, *others = tables_of(material())["sensitivity"]
+    assert first["input"] is None
+    assert first["capacity_requests_per_s"] == unchanged.capacity_requests_per_s
+    assert all(row["input"] for row in others)
+
+
 def test_carbon_is_energy_times_the_grid() -> None:
     kwh = data()["best"]["energy"]["kwh_per_million_output_tokens"]
     assert [c.region for c in material().carbon if c.chosen] == ["us"]

@@ -11,7 +11,7 @@ import pytest
 from planner.answer.plan_schema import SloResult
 from planner.problem.slo import parse_slos
 from planner.sections.fleet_day import FleetDay, FleetSize
-from planner.sections.section import interval_words, result_words, verdict_words
+from planner.sections.section import interval_words, result_words, steep_words, verdict_words
 
 
 @pytest.mark.parametrize(
@@ -76,3 +76,25 @@ def test_a_day_meets_an_objective_on_a_metric_that_no_request_has() -> None:
     assert day.windows_met(slos) == 1.0
     assert day.holds(slos)
     assert not replace(day, values_s=day.values_s | {"ttft.p99": 1.1}).holds(slos)
+
+
+def bound(at_confidence_s: float | None) -> SloResult:
+    return row(0.01, met=True).model_copy(update={"value_at_confidence_s": at_confidence_s})
+
+
+@pytest.mark.parametrize(
+    ("bound_s", "missed_per_s", "said"),
+    [
+        (0.03, 105.0, True),  # half of the limit, and missed at 5 % more
+        (0.03, 150.0, False),  # the capacity is far
+        (0.055, 105.0, False),  # the bound is near its limit
+        (0.03, None, False),  # nothing is known to be missed
+        (None, 105.0, False),  # the bound has no end
+    ],
+)
+def test_a_bound_far_below_its_limit_near_the_capacity_is_explained(
+    bound_s: float | None, missed_per_s: float | None, said: bool
+) -> None:
+    found = steep_words([bound(0.01), bound(bound_s)], 100.0, missed_per_s)
+    assert bool(found) == said
+    assert not said or found.startswith("the tightest bound is only 50 % of its limit")

@@ -205,7 +205,9 @@ def test_equal_sizes_for_the_peak_and_the_mean_are_one_row(tmp_path: Path) -> No
         assert dict(lines)["Cheapest"].startswith(f"{names[0]};")
 
 
-@pytest.mark.parametrize(("duration_s", "says"), [(86400.0, "  by hour: "), (240.0, "  every 10 s: ")])
+@pytest.mark.parametrize(
+    ("duration_s", "says"), [(86400.0, "  replicas by hour: "), (240.0, "  replicas every 10 s: ")]
+)
 def test_the_parts_of_a_load_that_is_no_day_are_no_hours(tmp_path: Path, duration_s: float, says: str) -> None:
     block = toy(tmp_path).block()
     assert len(block.options[2].replicas_over_time) == 24

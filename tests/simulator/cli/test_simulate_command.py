@@ -114,6 +114,7 @@ def check_consistency(document: dict[str, dict], rows: list[dict[str, str]]) -> 
     assert -1.0 < stated["tpot"][0] < stated["tpot"][1]
     assert (stated["generation"], stated["layers"]) == ("hopper", "dense")
     assert document["calibration"]["expected_error"] > document["calibration"]["operator_error"] > 0.0
+    assert document["calibration"]["borrowed_from"] is None
 
 
 def test_a_run_is_compared_with_another_at_equal_complexity(

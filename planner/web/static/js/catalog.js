@@ -92,7 +92,7 @@ const COLUMNS = {
   grids: [
     { key: "region", head: "Grid" },
     { key: "name", head: "Name" },
-    { key: "gco2e_per_kwh", head: "g CO2e per kWh", show: amount(digits), number: true },
+    { key: "gco2e_per_kwh", head: "gCO2e per kWh", show: amount(digits), number: true },
     { key: "usd_per_kwh", head: "USD per kWh", show: amount(dollars), number: true },
     { key: "gco2e_source", head: "Source" },
   ],
@@ -101,7 +101,7 @@ const COLUMNS = {
     { key: "cloud", head: "Cloud" },
     { key: "place", head: "Place" },
     { key: "grid", head: "Grid" },
-    { key: "gco2e_per_kwh", head: "g CO2e per kWh", show: amount(digits), number: true },
+    { key: "gco2e_per_kwh", head: "gCO2e per kWh", show: amount(digits), number: true },
     source,
   ],
 };

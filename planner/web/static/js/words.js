@@ -39,7 +39,7 @@ export function digits(x) {
 export function seconds(x) {
   if (x === null || x === undefined || !Number.isFinite(x)) return "unbounded";
   if (x >= 0.9995) return x < 999.5 ? `${short(x)} s` : duration(x);
-  return x >= 0.9995e-3 || x === 0 ? `${short(x * 1e3)} ms` : `${short(x * 1e6)} us`;
+  return x >= 0.9995e-3 || x === 0 ? `${short(x * 1e3)} ms` : `${short(x * 1e6)} µs`;
 }
 
 /** Amounts of US dollars below this are written with an exponent. */
