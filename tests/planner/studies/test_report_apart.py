@@ -24,11 +24,11 @@ from simulator.analysis.bottleneck import IDLE
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An answer whose best plan is 1 prefill + 1 decode: the search's own, put first."""
     target = tmp_path_factory.mktemp("apart") / "a.json"
-    asked = ["--model", "llama3.2-1b", "--hw", "l4x2", "--slo", "tpot.p99=12ms,ttft.p90=5s", "--precision", "native"]
+    asked = ["--model", "llama3.2-1b", "--hw", "l4x2", "--slo", "tpot.p99=16ms,ttft.p90=5s", "--precision", "native"]
     asked += ["--confidence", "0.5"]
     wide = [
         "--workload",
-        "lmsys-turns",
+        "azure-conv",
         "--set",
         "also=disaggregated",
         "--set",
