@@ -21,15 +21,14 @@ from catalogs.workloads.synthetic import SyntheticWorkload
 #: Draws that are chosen together. A judgement: the number of seeds that confirm a plan (`BEST`).
 BLOCK: Final = 4
 
-#: Most draws among which a block is chosen. A judgement: half as many leave a
-#: fifth more noise.
-_MOST_DRAWS: Final = 64
+#: Most draws among which a block is chosen. A judgement: half as many leave a tenth more noise.
+_MOST_DRAWS: Final = 128
 
 #: Fewest draws among which a block is chosen. A judgement: with fewer there is hardly a choice.
 _FEWEST_DRAWS: Final = 8
 
-#: Requests of all draws together, which limits the number of draws of long runs. A judgement: they take 40 ms.
-_DRAWN_REQUESTS: Final = 102_400
+#: Requests of all draws together, which limits the number of draws of long runs. A judgement: they take 80 ms.
+_DRAWN_REQUESTS: Final = 204_800
 
 #: Requests of the shortest run whose draws are compared. A judgement: shorter runs are no measurement of a percentile.
 _FEWEST_REQUESTS: Final = 100
@@ -49,8 +48,11 @@ _QUANTILES: Final = (0.95, 0.99)
 _WARM_UP: Final = 0.05
 
 #: Weight of the squared distance of one draw from the average of all, where that of the mean of the block has 1. A
-#: judgement: the search for a plan has one seed only, so the first draw of a block must be typical on its own.
-_OWN_WEIGHT: Final = 0.25
+#: judgement: the search for a plan has one seed only, so some draw of a block must be typical on its own.
+_OWN_WEIGHT: Final = 0.06
+
+#: How often each draw of a block is chosen. A judgement: further rounds hardly change a block.
+_ROUNDS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +71,7 @@ class _Same:
 def representative_seed(content: SyntheticWorkload, seed: int, index: int, n_requests: int, share: int = 1) -> int:
     """Return the seed with which the `index`-th run of a request draws its requests.
 
-    The runs of a block resemble the average of all draws together, and its first run also on its own.
+    The runs of a block together resemble the average of all draws; the first of them is the most typical one.
 
     Args:
         content: The distributions from which the requests are drawn. Another rate must only divide their arrivals.
@@ -121,9 +123,10 @@ def queue_measures(arrival_s: FloatArray, inputs: FloatArray, outputs: FloatArra
 
 
 def balanced(measures: FloatArray, n: int) -> list[int]:
-    """Return `n` draws whose measures are together close to the mean of all draws, in the order of their choice.
+    """Return `n` draws whose measures are together close to the mean of all draws, the most typical one first.
 
-    Each draw is the one that, with those before it, comes closest (herding).
+    They are chosen one after another, each so that it comes closest with the others (herding). Then each is chosen
+    again in turn.
 
     Args:
         measures: Measures of the draws. Shape (draws, measures), with at least `n` draws.
@@ -131,11 +134,12 @@ def balanced(measures: FloatArray, n: int) -> list[int]:
     """
     spread = measures.std(axis=0)
     distance = (measures - measures.mean(axis=0)) / np.where(spread > 1e-9, spread, np.inf)
-    own = _OWN_WEIGHT * (distance**2).sum(axis=1)
-    total, chosen = np.zeros(measures.shape[1]), list[int]()
-    for i in range(n):
-        cost = (((total + distance) / (i + 1)) ** 2).sum(axis=1) + own
-        cost[chosen] = np.inf
-        chosen.append(int(cost.argmin()))
-        total += distance[chosen[-1]]
-    return chosen
+    own = (distance**2).sum(axis=1)
+    chosen = list[int]()
+    for _ in range(_ROUNDS * n):
+        others = chosen[-(n - 1) :]
+        together = (distance[others].sum(axis=0) + distance) / (len(others) + 1)
+        cost = (together**2).sum(axis=1) + _OWN_WEIGHT * own
+        cost[others] = np.inf
+        chosen = [*others, int(cost.argmin())]
+    return sorted(chosen, key=lambda i: (own[i], i))
