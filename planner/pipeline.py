@@ -277,17 +277,20 @@ def _best_first(
     """Return the plans with an alternative in the first place if it is better than the winner by more than a tie.
 
     The search uses one seed. With several seeds an alternative may turn out better; it is then evaluated with as many
-    seeds as a winner before it takes the first place.
+    seeds as a winner before it takes the first place. Where it is not better with these, its figures are theirs, and it
+    is left out if it no longer meets the request.
     """
     first, *others = entries
+    kept = list(others)
     for other in sorted(others, key=lambda e: objective_value(request.objective, request.given, e)):
         if not objective_value(request.objective, request.given, other) < _tied(request, first):
             break
         again = plan_evaluator.entry(other.candidate, other.requests_per_s, BEST)
         better = objective_value(request.objective, request.given, again) < _tied(request, first)
         if again.holds and better:
-            return [again, first, *(e for e in others if e is not other)]
-    return list(entries)
+            return [again, first, *(e for e in kept if e is not other)]
+        kept = [again if e is other else e for e in kept if again.holds or e is not other]
+    return [first, *kept]
 
 
 def _tied(request: PlanRequest, entry: EvaluatedPlan) -> float:

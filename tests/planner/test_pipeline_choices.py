@@ -292,7 +292,8 @@ class Entries:
     """A plan evaluator that records what is measured; those in `refused` miss with all seeds, in `short` at the rate.
 
     Those in `apart` meet the request with each replica alone, and not with all of them behind the router. `capacities`
-    are those with several seeds; every other candidate carries one request per second.
+    are those with several seeds, and `confirmed` those with the seeds of a winner, where they differ; every other
+    candidate carries one request per second.
     """
 
     evaluator: Any
@@ -302,6 +303,7 @@ class Entries:
     lost: tuple[Candidate, ...] = ()
     apart: tuple[Candidate, ...] = ()
     capacities: dict[Candidate, float] = field(default_factory=dict)
+    confirmed: dict[Candidate, float] = field(default_factory=dict)
     joules: dict[Candidate, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -320,6 +322,8 @@ class Entries:
         met = c not in (*self.refused, *(self.apart if effort is BEST else ()))
         usd, energy = self.prices.usd_per_hour(c), SimpleNamespace(j_per_output_token=self.joules.get(c, 1.0))
         capacity = self.capacities.get(c, 1.0)
+        if effort is BEST:
+            capacity = self.confirmed.get(c, capacity)
         return EvaluatedPlan(
             candidate=c,
             verdict=SimpleNamespace(met=met),  # type: ignore[arg-type]
@@ -508,6 +512,15 @@ def test_an_alternative_that_is_better_with_several_seeds_takes_the_first_place(
     for capacity, order in ((4.9, [dear, cheap]), (6.0, [cheap, dear])):  # 8 and 4 US dollars an hour
         assert entries(by_price, request("cost"), capacities={dear: 10.0, cheap: capacity})[0] == order
     assert entries(by_price, request("cost", 1.0))[0] == [cheap, dear]  # under a given load, the price alone counts
+
+
+def test_an_alternative_that_only_seems_better_has_the_figures_of_all_seeds() -> None:
+    """A cheaper alternative than the recommended plan was shown, by figures of fewer seeds."""
+    found = [outcome(c, -rate, rate=rate) for c, rate in ((A, 10.0), (C, 8.0))]
+    measured = Entries(Known(), TWO_EACH, capacities={A: 10.0, C: 10.3}, confirmed={C: 10.1})
+    plans = pipeline._entries(request("throughput"), measured, SearchResult(outcomes=found, best=found[0]))  # type: ignore[arg-type]
+    assert [(e.candidate, e.capacity_requests_per_s) for e in plans] == [(A, 10.0), (C, 10.1)]
+    assert entries(found, request("throughput"), capacities={A: 10.0, C: 10.3}, lost=(C,))[0] == [A]
 
 
 def test_the_rank_is_by_score_where_there_is_one_and_by_estimates_in_a_race() -> None:
