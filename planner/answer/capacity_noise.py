@@ -23,7 +23,7 @@ RANGE_LEVEL: Final = 0.8
 #: the noise of four seeds, which is itself uncertain, so the notice does not state it.
 LEAST_NOTICED: Final = 0.2
 
-#: Rates between which the slope of an objective is determined, relative to the capacity: two of `CURVE_STEPS`. A
+#: Rates between which the slope of an objective is determined, relative to the capacity: two of those around it. A
 #: judgement: close to the capacity, and far enough apart for the jumps of a percentile.
 SLOPE_RATES: Final = (0.7, 1.08)
 

@@ -30,10 +30,10 @@ from planner.search.candidate_tester import CandidateTester
 from planner.search.workers import run_tasks
 
 #: Rates relative to the operating point, at which the slope of the latency is determined for the error bars. A
-#: judgement: close to the point where the curve is steep, with one rate above it for slower steps, and two far below.
-CURVE_STEPS: Final = (0.3, 0.7, 0.88, 1.08)
+#: judgement: close to the point where the curve is steep, and two far below.
+FASTER_STEPS: Final = (0.3, 0.7, 0.88)
 
-#: The only one of these rates if just the effect of slower steps is needed: the one above the operating point.
+#: The same above the operating point: what slower steps do.
 SLOWER_STEPS: Final = (1.08,)
 
 #: Probability level of the slowest steps whose rate is simulated. A judgement: slower steps count like these, so that a
@@ -115,18 +115,29 @@ class ConfirmedRates:
         results = self.shared_out([*figures, *self.around(candidate, rate, budget.curve)])
         return self._point_of(rate, results[: len(figures)]), results[len(figures) :]
 
-    def around(
-        self, candidate: Candidate, rate: float, n_seeds: int, curve_steps: Sequence[float] = CURVE_STEPS
-    ) -> list[Callable[[], Verdict]]:
+    def around(self, candidate: Candidate, rate: float, n_seeds: int) -> list[Callable[[], Verdict]]:
         """Return tasks for verdicts at and around a rate.
 
         The effect of slower and faster steps is interpolated between them.
         """
+        return [*self.faster(candidate, rate, n_seeds), *self.slower(candidate, rate, n_seeds)]
+
+    def slower(self, candidate: Candidate, rate: float, n_seeds: int) -> list[Callable[[], Verdict]]:
+        """Return tasks for verdicts at a rate and above it, which show the effect of slower steps."""
         allowance = self.tester.allowance(candidate)
         slowest = 1.0 if allowance.error is None else allowance_for(_TAIL_LEVEL, allowance.error).speed
+        return self._verdicts(candidate, rate, (*SLOWER_STEPS, 1.0, allowance.speed, slowest), n_seeds)
+
+    def faster(self, candidate: Candidate, rate: float, n_seeds: int) -> list[Callable[[], Verdict]]:
+        """Return tasks for verdicts below a rate, which show the effect of faster steps."""
+        return self._verdicts(candidate, rate, FASTER_STEPS, n_seeds)
+
+    def _verdicts(
+        self, candidate: Candidate, rate: float, steps: Sequence[float], n_seeds: int
+    ) -> list[Callable[[], Verdict]]:
         alone = replace(self, each=map)  # the rates are shared out, not the few seeds of each
-        around = sorted({rate * step for step in (*curve_steps, 1.0, allowance.speed, slowest)})
-        return [partial(alone.verdict, candidate, each, n_seeds) for each in around]
+        rates = sorted({rate * step for step in steps})
+        return [partial(alone.verdict, candidate, each, n_seeds) for each in rates]
 
     def shared_out(self, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
         """Return the results of tasks that the workers share."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from planner.answer.capacity_noise import capacity_notices
 from planner.answer.confirmed_capacity import ConfirmedCapacity
-from planner.answer.confirmed_rates import BEST, SLOWER_STEPS, ConfirmedRates, PlanPoint, SeedBudget
+from planner.answer.confirmed_rates import BEST, ConfirmedRates, PlanPoint, SeedBudget
 from planner.answer.evaluated_plan import EvaluatedPlan
 from planner.answer.plan_figures import (
     cdf_of,
@@ -95,8 +95,9 @@ class PlanEvaluator:
 
         The capacity of a plan that misses the objectives at the required rate is not determined.
         """
-        required = self._at_required(candidate, budget)
-        if required is not None and not self.rates.is_confirmed(*required):
+        rate = self.tester.nominal_per_s(candidate)
+        required = None if rate is None else self._confirmed(candidate, rate, budget)
+        if rate is not None and required is None:
             return None
         found = self._entry(candidate, start_per_s, budget, None, required, start_is_capacity)
         return found if found.holds else None
@@ -105,6 +106,22 @@ class PlanEvaluator:
         """Return the figures at the required rate and the verdicts around it; None if no rate is required."""
         required = self.tester.nominal_per_s(candidate)
         return None if required is None else self.rates.point_and_around(candidate, required, budget)
+
+    def _confirmed(
+        self, candidate: Candidate, rate: float, budget: SeedBudget
+    ) -> tuple[PlanPoint, list[Verdict]] | None:
+        """Return the figures at a rate and the verdicts around it, or None as soon as the rate is not confirmed.
+
+        Slower steps only lower the confidence, and faster ones hardly raise it.
+        """
+        at = self.rates.point(candidate, rate, budget)
+        if not self.rates.is_confirmed(at, [at.verdict]):
+            return None
+        around = self.rates.shared_out(self.rates.slower(candidate, rate, budget.curve))
+        if not self.rates.is_confirmed(at, around):
+            return None
+        around += self.rates.shared_out(self.rates.faster(candidate, rate, budget.curve))
+        return (at, around) if self.rates.is_confirmed(at, around) else None
 
     def _entry(
         self,
@@ -162,7 +179,7 @@ class PlanEvaluator:
         Only steps slower than simulated are evaluated: faster ones could only raise the confidence.
         """
         at = self.rates.point(candidate, rate_per_s, BEST)
-        slower = self.rates.shared_out(self.rates.around(candidate, rate_per_s, BEST.curve, SLOWER_STEPS))
+        slower = self.rates.shared_out(self.rates.slower(candidate, rate_per_s, BEST.curve))
         return self.rates.is_confirmed(at, slower)
 
     def _survival(self, candidate: Candidate, rate: float, n_seeds: int) -> Survival | None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from calibration.accuracy.stated_error import StatedError
-from planner.answer.confirmed_rates import BEST, CURVE_STEPS, MOST_REPLICAS, OTHER, SeedBudget
+from planner.answer.confirmed_rates import BEST, MOST_REPLICAS, OTHER, SeedBudget
 from planner.answer.evaluated_plan import EvaluatedPlan, objective_value, pareto
 from planner.answer.plan_evaluator import PlanEvaluator
 from planner.answer.plan_figures import QUANTILES, cdf_of, curve_of, short, steady_metrics
@@ -370,12 +370,15 @@ def test_a_plan_that_holds_is_the_same_plan(rate_per_s: float | None) -> None:
     assert held.plan == same.entry(TWO, None, BEST).plan
 
 
-def test_no_capacity_is_sought_for_a_plan_that_misses_the_required_rate() -> None:
-    toy = KnownPlan()
-    assert evaluator(toy, 15.2).entry_that_holds(TWO, 15.2, BEST) is None
-    around = sorted(15.2 * step for step in (*CURVE_STEPS, 1.0))
-    assert sorted({load.requests_per_s for load in toy.loads}) == pytest.approx(around)
-    assert not evaluator(KnownPlan(), 15.2).entry(TWO, 15.2, BEST).holds
+@pytest.mark.parametrize(("rate", "above"), [(15.2, 0), (14.5, 3)])
+def test_a_plan_that_misses_the_required_rate_is_left_out_as_soon_as_that_is_known(rate: float, above: int) -> None:
+    """At 15.2 the simulated value says so, and at 14.5 slower steps do; its capacity is not sought in either case."""
+    toy = KnownPlan(operator_error=0.05)
+    assert evaluator(toy, rate).entry_that_holds(TWO, rate, BEST) is None
+    rates = sorted({load.requests_per_s for load in toy.loads})
+    assert rates[0] == rate
+    assert len(rates) == 1 + above
+    assert not evaluator(KnownPlan(operator_error=0.05), rate).entry(TWO, rate, BEST).holds
 
 
 @pytest.mark.parametrize(
