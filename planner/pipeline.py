@@ -217,9 +217,9 @@ def _closest_that_holds(plan_evaluator: PlanEvaluator, result: SearchResult) -> 
 
 def _method(result: SearchResult, n_left: int) -> str:
     if result.interrupted:
-        return f"interrupted: best of {len(result.outcomes)} simulated candidates of {n_left}"
+        return f"interrupted: best of {len(result.outcomes):,} simulated candidates of {n_left:,}"
     if not result.enumerated:
-        return f"the most promising of {n_left} candidates"
+        return f"the most promising of {n_left:,} candidates"
     if result.n_outclassed:
         return "all candidates except those that cannot win"
     return "all candidates" if len(result.outcomes) >= n_left else "all candidates that may carry the load"
