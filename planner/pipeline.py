@@ -137,8 +137,9 @@ def _ranked(searched: GroupSearch, space: _Space, entries: Sequence[EvaluatedPla
     """Return the row of each kind of accelerator, with the plans and the searches behind it."""
     plan_evaluator = searched.plan_evaluator
     sizes = sizes_of(plan_evaluator.prices, space.left)
-    ranking = HardwareRanking(searched.request, plan_evaluator, searched.counted.in_order, sizes.__getitem__)
-    return ranking.rows(space.left, list(space.discards.items()), searched.result.outcomes, entries)
+    result, in_order = searched.result, searched.counted.in_order
+    ranking = HardwareRanking(searched.request, plan_evaluator, in_order, sizes.__getitem__, result.refused)
+    return ranking.rows(space.left, list(space.discards.items()), result.outcomes, entries)
 
 
 def _summary(
@@ -263,7 +264,9 @@ def _entries(request: PlanRequest, plan_evaluator: PlanEvaluator, result: Search
     others = [] if result.interrupted else _others(best, outcomes, rank)
     rest = plan_evaluator.each(lambda o: plan_evaluator.entry(o.candidate, None, OTHER, _missed_at(o)), others)
     held = [e for e in rest if (e.holds if request.demand.given else e.capacity_requests_per_s is not None)]
-    return _best_first(request, plan_evaluator, [first, *held])
+    found = _best_first(request, plan_evaluator, [first, *held])
+    result.refused.update({e.candidate for e in held} - {e.candidate for e in found})
+    return found
 
 
 def _missed_at(outcome: Outcome) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import math
@@ -171,16 +172,18 @@ def check_writable(path: Path) -> None:
     """
     if _is_device(path) and not path.is_dir():  # of a link such as /dev/fd/63, whose target has no path
         return
-    real = path.resolve()
-    folder = real if real.is_dir() else next(parent for parent in real.parents if parent.exists())
-    probe = folder / f".{token_hex(8)}.part"
     try:
+        real = path.resolve()
+        folder = real if real.is_dir() else next(parent for parent in real.parents if parent.exists())
+        probe = folder / f".{token_hex(8)}.part"
         probe.touch(exist_ok=False)
         probe.unlink()
-    except OSError as error:
-        if error.errno in DEVICE_ERRORS:
+    except (OSError, RuntimeError) as error:  # RuntimeError: links that lead to each other
+        number = getattr(error, "errno", None)
+        if isinstance(error, OSError) and number in DEVICE_ERRORS:
             raise _unwritable(path, error) from None
-        why = "the folder is not writable" if folder.is_dir() else "a part of the path is a file"
+        reasons = {errno.ENOTDIR: "a part of the path is a file", None: "its links lead in a circle"}
+        why = reasons.get(number, "the folder is not writable")
         raise InputError(f"cannot write there: {why}", str(path), path.name or "out") from None
 
 

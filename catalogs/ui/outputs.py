@@ -42,7 +42,7 @@ _MOST_BYTES: Final = 8 * 2**20
 _REPLACED: Final = "{} would replace a file that this command reads"
 
 
-class KeepsInputs:
+class ChecksOutputs:
     """What commands and groups of commands share: they check every output before they begin.
 
     An output must be writable, and must not replace a file that the command reads.
@@ -60,7 +60,7 @@ class KeepsInputs:
         return rest
 
 
-class Command(KeepsInputs, TyperCommand):
+class Command(ChecksOutputs, TyperCommand):
     """A command that checks its outputs before it begins."""
 
 

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from catalogs.errors import InputError, nearest_name
 from catalogs.ui.installation import DISTRIBUTION, is_compiled, own_version
-from catalogs.ui.outputs import Command, KeepsInputs
+from catalogs.ui.outputs import ChecksOutputs, Command
 
 #: The names of the catalog's workloads with their mean input/output tokens. A test compares them with the catalog.
 WORKLOAD_NAMES: Final = (
@@ -34,7 +34,7 @@ INPUT_TOKENS_HELP: Final = "Prompt length of every request, constant; replaces t
 OUTPUT_TOKENS_HELP: Final = "Output length of every request, constant; replaces the output lengths of the workload."
 
 
-class CommandGroup(KeepsInputs, TyperGroup):
+class CommandGroup(ChecksOutputs, TyperGroup):
     """A group of commands that answers the name of no command with the nearest one."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

@@ -102,7 +102,7 @@ def _check_read(request: PlanRequest) -> None:
 
 
 def _estimate_notice(bundle: Bundle) -> list[str]:
-    """Return a notice if the operator times of the recommended hardware are borrowed, or mostly a roofline."""
+    """Return a notice if the operator times of the recommended hardware are borrowed, or mostly roofline estimates."""
     words = estimate_words(bundle.borrowed_from, not bundle.times_attention)
     return [estimate_sentence(words)] if words else []
 

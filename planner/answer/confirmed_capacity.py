@@ -204,9 +204,6 @@ class ConfirmedCapacity:
 
 
 def _reductions() -> Iterator[float]:
-    """Yield the factor of each reduction of a rate: twice as large each time, up to `_BETWEEN`.
-
-    The latency curve leads closer to a confirmed rate than these factors, unless it is itself too low by chance.
-    """
+    """Yield the factors by which a rate is at least divided: 1.02, 1.04, then `_BETWEEN`."""
     for i in range(_MOST_REDUCTIONS):
         yield min(1 + TOLERANCE * 2**i, _BETWEEN)

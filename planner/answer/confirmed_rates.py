@@ -33,7 +33,7 @@ from planner.search.workers import run_tasks
 #: judgement: close to the point where the curve is steep, and two far below.
 FASTER_STEPS: Final = (0.3, 0.7, 0.88)
 
-#: The same above the operating point: what slower steps do.
+#: The rate above the operating point, which shows the effect of slower steps.
 SLOWER_STEPS: Final = (1.08,)
 
 #: Probability level of the slowest steps whose rate is simulated. A judgement: slower steps count like these, so that a
@@ -172,13 +172,19 @@ class ConfirmedRates:
         required = self.tester.confidence
         return [confidence(verdict, LatencyCurve.of(seen, slo), slo, error, required) for slo in self.tester.slos]
 
-    def meets_confidence(self, verdict: Verdict, bars: Iterable[Confidence]) -> bool:
-        """Return whether every objective is met, in the simulation and with the required confidence."""
-        return verdict.met and all(bar.probability_met >= self.tester.confidence for bar in bars)
+    def meets_confidence(self, verdict: Verdict, bars: Iterable[Confidence], margin: float = 0.0) -> bool:
+        """Return whether every objective is met, in the simulation and with the required confidence less `margin`."""
+        return verdict.met and all(bar.probability_met >= self.tester.confidence - margin for bar in bars)
 
-    def is_confirmed(self, at: PlanPoint, seen: list[Verdict]) -> bool:
-        """Return whether the rate of a point is confirmed, by the curve that the verdicts form."""
-        return self.meets_confidence(at.verdict, self.bars(at.verdict, seen, at.error))
+    def is_confirmed(self, at: PlanPoint, seen: list[Verdict], margin: float = 0.0) -> bool:
+        """Return whether the rate of a point is confirmed, by the curve that the verdicts form.
+
+        Args:
+            at: The figures at the rate.
+            seen: The verdicts that form the latency curve.
+            margin: By how much the probability of an objective may be below the required confidence.
+        """
+        return self.meets_confidence(at.verdict, self.bars(at.verdict, seen, at.error), margin)
 
     def missed(self, verdict: Verdict, bars: Sequence[Confidence]) -> str:
         """Return what limits a plan whose rate is not confirmed: its least certain objective, or QUEUE."""

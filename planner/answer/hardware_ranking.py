@@ -88,7 +88,7 @@ class HardwareRow(JsonBlock):
 
     @property
     def is_estimate(self) -> bool:
-        """Return whether the plan is an estimate: its operator times are borrowed, or mostly a roofline."""
+        """Return whether the plan is an estimate: its operator times are borrowed, or mostly roofline estimates."""
         return self.evidence not in (None, "measured")
 
     @property
@@ -152,12 +152,14 @@ class HardwareRanking:
         plan_evaluator: Evaluates the plans.
         in_order: Returns candidates in order of promise.
         size: Returns the size of a candidate: US dollars per hour, or accelerators.
+        refused: Candidates that miss the request with all seeds of a winner.
     """
 
     request: PlanRequest
     plan_evaluator: PlanEvaluator
     in_order: Callable[[Sequence[Candidate]], list[Candidate]]
     size: Callable[[Candidate], float]
+    refused: Collection[Candidate] = ()
 
     def rows(
         self,
@@ -250,6 +252,9 @@ class HardwareRanking:
         for candidate in candidates:
             rate = tester.floor_per_s(candidate)
             found.tried.add(candidate)
+            if candidate in self.refused:
+                found.missed[candidate] = (1.0, "an objective")
+                continue
             verdict = tester.probe(candidate, rate, tester.sizes.quick)
             if not tester.ruled_out(candidate, verdict):
                 verdict = tester.probe(candidate, rate, tester.sizes.full)
@@ -339,7 +344,7 @@ def marked_words(rows: Sequence[HardwareRow]) -> str:
     borrowed = ", ".join(f"{name} from {row.borrowed_from}" for row, name in names.items() if row.borrowed_from)
     others = ", ".join(name for row, name in names.items() if not row.borrowed_from)
     found = [f"borrowed from another accelerator ({borrowed})"] if borrowed else []
-    found += [f"mostly a roofline ({others})"] if others else []
+    found += [f"mostly roofline estimates ({others})"] if others else []
     return f"an estimate: its operator times are {', or '.join(found)}" if found else ""
 
 

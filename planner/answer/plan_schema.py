@@ -202,11 +202,11 @@ def estimate_words(borrowed_from: str | None, is_roofline: bool) -> str:
 
     Args:
         borrowed_from: The accelerator that lends the operator times; None for none.
-        is_roofline: Whether most of the step time is a roofline.
+        is_roofline: Whether most of the step time is a roofline estimate.
     """
     if borrowed_from is not None:
         return f"its operator times are borrowed from {borrowed_from}"
-    return "most of its step time is a roofline, not comparable with measured hardware" if is_roofline else ""
+    return "most of its step time is a roofline estimate, not comparable with measured hardware" if is_roofline else ""
 
 
 def estimate_sentence(words: str) -> str:

@@ -248,7 +248,7 @@ class Refuser:
                 break
 
     def _fewer_users(self, entry: EvaluatedPlan, most: int) -> Iterator[Suggestion]:
-        """Yield the largest number of users below that of the request whose rate the closest plan carries.
+        """Yield a number of users below that of the request whose rate the closest plan carries.
 
         By Little's law, the users of a rate are the rate times the seconds of an answer and of the think time.
         """

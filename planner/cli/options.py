@@ -19,8 +19,8 @@ STDOUT: Final = "-"
 AnswerPath = Annotated[Path, typer.Argument(metavar="ANSWER.json", help="Answer written by plan --json.")]
 
 
-def of_language_model(answer: Path) -> Path:
-    """Refuse the answer for a network before other options are missed, and return its path.
+def refuse_network_answer(answer: Path) -> Path:
+    """Refuse the answer for a network before missing options are reported, and return the path of another one.
 
     Raises:
         InputError: The file is the answer for a network.
@@ -41,7 +41,7 @@ def of_language_model(answer: Path) -> Path:
 LanguageModelAnswerPath = Annotated[
     Path,
     typer.Argument(
-        metavar="ANSWER.json", help="Answer written by plan --json.", is_eager=True, callback=of_language_model
+        metavar="ANSWER.json", help="Answer written by plan --json.", is_eager=True, callback=refuse_network_answer
     ),
 ]
 

@@ -15,7 +15,6 @@ from typing import Final
 from calibration.accuracy.regime import Regime
 from calibration.accuracy.stated_error import StatedError
 from calibration.complexity.records import LatencyRecords
-from calibration.operators.cost import MOSTLY
 from catalogs.workloads.length_statistics import LengthStatistics
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.synthetic import SyntheticWorkload
@@ -61,11 +60,6 @@ _SESSION_SPANS: Final = 3.0
 #: Most requests that a run has because of `_SESSION_SPANS`. A judgement: no more than the longest run for a percentile
 #: (`RunSizes.for_slos`).
 _MOST_FOR_SESSIONS: Final = 20_000
-
-MOSTLY_ROOFLINE: Final = (
-    "most of the step time is a roofline estimate, not a measurement: the figures of this plan are estimates that are "
-    "not comparable with those of measured hardware"
-)
 
 Settle = Callable[[Candidate, Load], tuple[Run, Observation]]
 
@@ -201,7 +195,6 @@ class SimulatedRuns:
         lengths = self.cache.lengths
         output_tokens_per_s = rate * lengths.output_tokens.mean
         streaming = streaming_notice(self.deployments.streaming(candidate).resolved, output_tokens_per_s)
-        rough = MOSTLY_ROOFLINE if float(known["roofline_fraction"]) > MOSTLY else None
         uses, tokens = steady_uses(done, measured, observation.stable)
         drawn = power_and_energy(uses, tokens)
         joules = drawn["energy"]["total_j_per_output_token"]
@@ -224,7 +217,7 @@ class SimulatedRuns:
             total_tokens_per_s=output_tokens_per_s + rate * lengths.input_tokens.mean,
             power_w=math.nan if joules is None else joules * output_tokens_per_s,
             error=StatedError.of(self.request.engine, float(known["operator_error"]), regime),
-            notices=tuple(filter(None, (streaming, rough))),
+            notices=() if streaming is None else (streaming,),
         )
 
     def records(self, candidate: Candidate, load: Load) -> LatencyRecords:

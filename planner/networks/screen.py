@@ -30,7 +30,7 @@ from planner.networks.deploy import NetworkPackage
 from planner.networks.schema import NetworkAnswer, NetworkHardwareRow, NetworkPlan, PriceError
 from planner.search.candidate_tester import TIE_WORDS
 from planner.sections.refusal_words import NO_REASON, refused_lines, ruled_out_lines
-from planner.sections.section import interval_words, level_words, steep_words, verdict_words
+from planner.sections.section import interval_words, level_words, verdict_words
 
 #: Amounts per unit below this are written per thousand or million units.
 _SMALL: Final = 0.01
@@ -101,9 +101,6 @@ def _capacity(answer: NetworkAnswer, plan: NetworkPlan) -> Iterator[Line]:
     if capacity is not None:
         why = f" ({plan.limited_by})" if plan.limited_by else ""
         yield "Capacity", f"{capacity} with {sure} confidence{why}"
-        steep = steep_words(plan.slo, plan.requests_per_s, plan.capacity_requests_per_s)
-        if steep:
-            yield "", steep
     rate = digits(plan.requests_per_s)
     yield label, f"{hourly_words(plan, unit)} at {rate} jobs/s; latency, cost and energy refer to this rate"
 

@@ -130,21 +130,25 @@ def verdict_words(row: SloResult, at_confidence: str | None = None) -> str:
     return f"met with {sure} confidence, {at_confidence or f'at most {seconds(value_s)}'} at the required confidence"
 
 
-def steep_words(rows: Sequence[SloResult], requests_per_s: float | None, missed_per_s: float | None) -> str:
-    """Return why objectives that are far from their limits leave little capacity; empty where that is not so.
+def steep_words(
+    rows: Sequence[SloResult], requests_per_s: float | None, missed_per_s: float | None, confidence: float
+) -> str:
+    """Return that objectives far from their limits are missed at a slightly higher rate; empty where that is not so.
 
     Args:
         rows: The objectives at the planned rate.
         requests_per_s: The planned rate.
         missed_per_s: The rate beyond which an objective is known to be missed; None if it is not known.
+        confidence: The confidence of the request.
     """
     if requests_per_s is None or missed_per_s is None or missed_per_s > _NEAR * requests_per_s:
         return ""
     largest = max((row.excess()[0] for row in rows), default=0.0)
     if not 0.0 < largest < _FAR_FROM_LIMIT:
         return ""
-    bound = f"the tightest bound is only {percent(largest)} of its limit"
-    return f"{bound}, but latencies rise steeply with the rate this near the capacity"
+    tightest = f"with {percent(confidence)} confidence the tightest objective is at {percent(largest)} of its limit"
+    higher = missed_per_s / requests_per_s - 1
+    return f"{tightest}; it is missed at a rate {f'{percent(higher)} higher' if higher >= 0.01 else 'just above'}"
 
 
 def tightest_words(rows: Sequence[SloResult], confidence: float) -> str:

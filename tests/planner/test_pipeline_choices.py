@@ -520,7 +520,10 @@ def test_an_alternative_that_only_seems_better_has_the_figures_of_all_seeds() ->
     measured = Entries(Known(), TWO_EACH, capacities={A: 10.0, C: 10.3}, confirmed={C: 10.1})
     plans = pipeline._entries(request("throughput"), measured, SearchResult(outcomes=found, best=found[0]))  # type: ignore[arg-type]
     assert [(e.candidate, e.capacity_requests_per_s) for e in plans] == [(A, 10.0), (C, 10.1)]
-    assert entries(found, request("throughput"), capacities={A: 10.0, C: 10.3}, lost=(C,))[0] == [A]
+    result = SearchResult(outcomes=found, best=found[0])
+    left_out = Entries(Known(), TWO_EACH, capacities={A: 10.0, C: 10.3}, lost=(C,))
+    assert [e.candidate for e in pipeline._entries(request("throughput"), left_out, result)] == [A]  # type: ignore[arg-type]
+    assert result.refused == {C}  # no table shows it by fewer seeds
 
 
 def test_the_rank_is_by_score_where_there_is_one_and_by_estimates_in_a_race() -> None:

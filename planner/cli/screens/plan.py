@@ -14,7 +14,6 @@ from planner.answer.answer_schema import GOALS, Answer, Refusal, SearchSummary
 from planner.answer.hardware_ranking import ESTIMATE_MARK, HardwareRow, estimate_sentences, marked_words
 from planner.answer.plan_schema import CalibrationBlock, CheckpointBlock, Memory, Plan, SloResult, difference_words
 from planner.economics.money import CONTRACT_WORDS, Energy, Money, grid_words, offer_words
-from planner.evaluation.runs import MOSTLY_ROOFLINE
 from planner.problem.candidate import deployment_words
 from planner.problem.request import PlanRequest
 from planner.sections.refusal_words import NO_REASON, refused_lines, ruled_out_lines
@@ -175,9 +174,7 @@ def _feasible(answer: Answer, best: Plan, width: int) -> Iterator[Line]:
         yield from _calibration_lines(best.calibration)
     sibling = best.checkpoint if best.checkpoint is not None and best.checkpoint.is_sibling else None
     said = () if sibling is None else (sibling.repository, sibling.of)  # by the row "Serves"
-    roofline = best.calibration is not None and best.calibration.evidence == "roofline"  # said below the plan
-    notices = [notice for notice in best.notices if notice != MOSTLY_ROOFLINE or not roofline]
-    for notice in (*notices, *(n for n in best.command_notes if not any(name in n for name in said))):
+    for notice in (*best.notices, *(n for n in best.command_notes if not any(name in n for name in said))):
         yield "Note", notice
     if best.versions:
         yield "Versions", best.versions
@@ -219,7 +216,7 @@ def _capacity_lines(plan: Plan, request: PlanRequest) -> Iterator[Line]:
             f"{plan.capacity_words}{running} with {sure} confidence in each objective ({plan.limit_words})",
         )
         beyond = plan.missed_requests_per_s or plan.capacity_requests_per_s
-        steep = steep_words(plan.slo, plan.requests_per_s, beyond if plan.limited_by else None)
+        steep = steep_words(plan.slo, plan.requests_per_s, beyond if plan.limited_by else None, request.confidence)
         if steep:
             yield "", steep
     tokens, rate = plan.metric("output_tokens_per_s") or 0.0, digits(plan.requests_per_s or 0.0)

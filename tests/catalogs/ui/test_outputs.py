@@ -140,3 +140,7 @@ def test_what_can_be_written_is_left_as_it_was(folder: Path) -> None:
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
     with pytest.raises(InputError, match="a part of the path is a file"):
         check_writable(folder / "answer.json" / "below")
+    (folder / "a").symlink_to(folder / "b")
+    (folder / "b").symlink_to(folder / "a")
+    with pytest.raises(InputError, match="links lead in a circle"):
+        check_writable(folder / "a")

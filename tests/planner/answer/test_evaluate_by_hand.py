@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from calibration.accuracy.stated_error import StatedError
+from planner.answer import confirmed_capacity
 from planner.answer.confirmed_rates import BEST, MOST_REPLICAS, OTHER, SeedBudget
 from planner.answer.evaluated_plan import EvaluatedPlan, objective_value, pareto
 from planner.answer.plan_evaluator import PlanEvaluator
@@ -680,3 +681,12 @@ def test_a_rate_that_is_raised_too_far_does_not_refuse_a_plan_that_is_sure(
     raised = evaluator(toy).entry(TWO, start_per_s, BEST)
     assert raised.met
     assert raised.requests_per_s >= start_per_s
+
+
+def test_an_unconfirmed_rate_is_lowered_in_growing_steps() -> None:
+    """Few steps reach a rate that is a quarter lower, and no step passes over more than is tried again."""
+    steps = list(confirmed_capacity._reductions())
+    assert steps == sorted(steps)
+    assert steps[0] == 1 + TOLERANCE
+    assert steps[-1] == confirmed_capacity._BETWEEN
+    assert math.prod(steps) > 1.25

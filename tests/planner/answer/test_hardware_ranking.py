@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from hypothesis import given, settings
@@ -57,6 +57,7 @@ def rows(
     trials: int = 40,
     entries: Sequence[EvaluatedPlan] = (),
     slos: tuple[Slo, ...] = SLOS,
+    refused: Collection[Candidate] = (),
 ) -> dict[str, HardwareRow]:
     toy = Optimistic()
     tester = CandidateTester(toy, slos, RunSizes(300, 1000), 0, 0.9, requests_per_s=rate)  # type: ignore[arg-type]
@@ -68,7 +69,7 @@ def rows(
         requests_per_s=rate,
         search=SearchOptions(trials=trials),
     )
-    ranking = HardwareRanking(request, evaluator, list, lambda c: float(c.hardware.n_accelerators))
+    ranking = HardwareRanking(request, evaluator, list, lambda c: float(c.hardware.n_accelerators), refused)
     found = ranking.rows(left, discards, (), entries).rows
     return {row.hardware.split("x")[0]: row for row in found}
 
@@ -97,6 +98,13 @@ def test_a_row_has_a_plan_exactly_if_a_candidate_meets_the_request(
     assert (row.state == "holds") == bool(enough)
     if enough:
         assert row.hardware == f"l40sx{min(enough)}"
+
+
+def test_a_candidate_that_misses_with_all_seeds_of_a_winner_is_no_plan_with_fewer() -> None:
+    left = [on("l40s", n) for n in (1, 2)]
+    assert rows([*left, OTHER], rate=7.0, refused=left[:1])["l40s"].hardware == "l40sx2"
+    none = rows([*left, OTHER], rate=7.0, refused=left)["l40s"]
+    assert (none.state, none.why) == ("fails", "every candidate misses an objective")
 
 
 def test_a_row_without_a_plan_states_how_many_candidates_were_tried() -> None:
