@@ -79,6 +79,7 @@ def test_more_capacity_is_simulated_at_the_goal() -> None:
     assert more
 
 
+@pytest.mark.runs_of(600)
 def test_a_plan_for_a_load_may_be_extended_on_its_own_hardware() -> None:
     """The cheapest plan for a small load has the model's own precision; fp8 carries more at the same cost."""
     request = REQUEST.replace(requests_per_s=2.0)
