@@ -102,8 +102,10 @@ def _check_read(request: PlanRequest) -> None:
 
 
 def _estimate_notice(bundle: Bundle) -> list[str]:
-    """Return a notice if the operator times of the recommended hardware are borrowed, or mostly roofline estimates."""
-    words = estimate_words(bundle.borrowed_from, not bundle.times_attention)
+    """Return a notice if the operator times of the hardware are borrowed, or those of attention are estimates."""
+    words = estimate_words(bundle.borrowed_from, is_roofline=False)
+    if not words and not bundle.times_attention:
+        words = "the attention of this hardware was not measured, and is a roofline estimate"
     return [estimate_sentence(words)] if words else []
 
 

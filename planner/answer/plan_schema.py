@@ -410,6 +410,11 @@ class Plan(JsonBlock):
         return "" if self.calibration is None else self.calibration.estimate_words
 
     @property
+    def estimate_clause(self) -> str:
+        """Return that the plan is an estimate, and why, to be added to its description; empty if it is none."""
+        return f"an estimate: {self.estimate_words}" if self.estimate_words else ""
+
+    @property
     def operator_error(self) -> float:
         """Return the median relative error of a step's time; 0 where no calibration is known."""
         return 0.0 if self.calibration is None else self.calibration.of_operators
@@ -456,6 +461,6 @@ def difference_words(best: Plan, other: Plan) -> str:
         a, b = (getattr(getattr(plan, block), key, None) for plan in (best, other))
         if a and b:
             found.append(f"{block} per output token {percent(b / a - 1, signed=True)}")
-    if other.estimate_words:
-        found.append(f"an estimate: {other.estimate_words}")
+    if other.estimate_clause:
+        found.append(other.estimate_clause)
     return ", ".join(found) or "no figures"

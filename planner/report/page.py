@@ -114,8 +114,7 @@ def _alternatives(answer: Answer) -> PageSection:
 
 
 def _plan_words(plan: Plan) -> str:
-    estimate = f", an estimate: {plan.estimate_words}" if plan.estimate_words else ""
-    return f"{deployment_words(plan.deployment)}{estimate}"
+    return ", ".join(filter(None, (deployment_words(plan.deployment), plan.estimate_clause)))
 
 
 def _hardware(answer: Answer) -> list[PageSection]:
