@@ -66,7 +66,7 @@ def test_estimates_are_marked_and_explained_below() -> None:
     assert (
         "~           an estimate: its operator times are borrowed from another accelerator (a100-80gb-pcie from" in text
     )
-    assert "a100-80gb), or mostly a roofline (mi300x)" in " ".join(text.split())
+    assert "a100-80gb), or mostly roofline estimates (mi300x)" in " ".join(text.split())
     assert marked_words([ROWS[1]]) == ""
 
 
