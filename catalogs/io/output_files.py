@@ -163,9 +163,10 @@ def check_targets(json_target: str | None, *files: Path | None, html: Path | Non
 
 
 def check_writable(path: Path) -> None:
-    """Check that a file, or a folder with its parents, can be made or replaced at a path; devices are not tried.
+    """Check that a file can be written at a path, or a folder made there with its parents.
 
-    An empty file is made beside it and removed again: permissions alone do not tell, for example below /proc.
+    To find out, an empty file is made beside it and removed again, because permissions alone do not tell, for example
+    below /proc. Devices are not tested.
 
     Raises:
         InputError: It cannot, or the device is at fault; the nearest choice is the same name in the current folder.

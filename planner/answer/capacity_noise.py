@@ -24,8 +24,8 @@ RANGE_LEVEL: Final = 0.8
 #: the noise of four seeds, which is itself uncertain, so the notice does not state it.
 LEAST_NOTICED: Final = 0.2
 
-#: Rates between which the slope of an objective is determined, relative to the capacity. A
-#: judgement: close to the capacity, and far enough apart for the jumps of a percentile.
+#: Rates between which the slope of an objective is determined, relative to the capacity. A judgement: close to it,
+#: and far enough apart for the jumps of a percentile.
 SLOPE_RATES: Final = (FASTER_STEPS[1], SLOWER_STEPS[0])
 
 

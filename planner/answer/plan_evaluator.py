@@ -178,7 +178,7 @@ class PlanEvaluator:
         return EvaluatedPlan(candidate, rate, capacity, verdict, plan, met, survival is None or survival.met)
 
     def is_confirmed(self, candidate: Candidate, rate_per_s: float) -> bool:
-        """Return whether every objective is met at a rate with the required confidence and all seeds of a best plan.
+        """Return whether every objective is met at a rate with the required confidence, by the seeds of a best plan.
 
         Only steps slower than simulated are evaluated: faster ones hardly raise the confidence.
         """

@@ -192,8 +192,8 @@ class _StatedErrorKeys(BaseModel):
     layers: Literal["dense", "other", ""] = ""
 
 
-#: Where the operator times of a plan come from: measured on its accelerator, or on another one that lends them, or
-#: mostly the roofline.
+#: Where the operator times of a plan come from: measured on its own accelerator, borrowed from another one, or mostly
+#: estimated by the roofline.
 Evidence = Literal["measured", "borrowed", "roofline"]
 
 

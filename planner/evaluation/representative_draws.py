@@ -1,4 +1,4 @@
-"""The requests of simulated runs, chosen among many draws so that a few runs stand for all of them.
+"""The choice of the requests of simulated runs: a few draws that together resemble the average of many.
 
 The value of a percentile differs between seeds mostly because requests happen to arrive more or less densely, and
 because long prompts follow each other more or less often. Both are known before anything is simulated. So many draws

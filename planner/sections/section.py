@@ -30,7 +30,7 @@ SIMULATED: Final = "Simulated with the calibration and seed of the answer. Inter
 #: Up to this multiple of the planned rate, a rate that misses an objective counts as near. A judgement.
 _NEAR: Final = 1.1
 
-#: Below this share of its limit, a bound counts as far from it. A judgement.
+#: Below this share of its limit, an objective counts as far from it. A judgement.
 _FAR_FROM_LIMIT: Final = 0.8
 
 
@@ -130,7 +130,7 @@ def verdict_words(row: SloResult, at_confidence: str | None = None) -> str:
     return f"met with {sure} confidence, {at_confidence or f'at most {seconds(value_s)}'} at the required confidence"
 
 
-def steep_words(
+def near_miss_words(
     rows: Sequence[SloResult], requests_per_s: float | None, missed_per_s: float | None, confidence: float
 ) -> str:
     """Return that objectives far from their limits are missed at a slightly higher rate; empty where that is not so.

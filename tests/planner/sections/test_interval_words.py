@@ -11,7 +11,7 @@ import pytest
 from planner.answer.plan_schema import SloResult
 from planner.problem.slo import parse_slos
 from planner.sections.fleet_day import FleetDay, FleetSize
-from planner.sections.section import interval_words, result_words, steep_words, verdict_words
+from planner.sections.section import interval_words, near_miss_words, result_words, verdict_words
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def bound(at_confidence_s: float | None) -> SloResult:
 def test_a_bound_far_below_its_limit_near_the_capacity_is_explained(
     bound_s: float | None, missed_per_s: float | None, said: bool
 ) -> None:
-    found = steep_words([bound(0.01), bound(bound_s)], 100.0, missed_per_s, 0.9)
+    found = near_miss_words([bound(0.01), bound(bound_s)], 100.0, missed_per_s, 0.9)
     assert bool(found) == said
     words = "with 90 % confidence the tightest objective is at 50 % of its limit; it is missed at a rate 5 % higher"
     assert not said or found == words
