@@ -39,7 +39,7 @@ from planner.answer.evaluated_plan import EvaluatedPlan, objective_value, pareto
 from planner.answer.hardware_ranking import HardwareRanking, RankedHardware
 from planner.answer.plan_evaluator import PlanEvaluator
 from planner.answer.plan_figures import prices_of
-from planner.answer.refusal import CLOSEST, Refuser, least_missed
+from planner.answer.refusal import Refuser, least_missed
 from planner.evaluation.closed_forms.bounds import Discard
 from planner.evaluation.evaluator import Evaluator, apply_bounds
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
@@ -184,8 +184,8 @@ def _with_all_seeds(plan_evaluator: PlanEvaluator, by_kind: Sequence[EvaluatedPl
     These plans are the answer where the search has none: a refusal would contradict a plan in the table of kinds.
     """
     for i, entry in enumerate(by_kind):
-        first = plan_evaluator.entry(entry.candidate, None, BEST)
-        if first.holds:
+        first = plan_evaluator.entry_that_holds(entry.candidate, None, BEST)
+        if first is not None:
             return [first, *by_kind[i + 1 :][:N_ALTERNATIVES]]
     return []
 
@@ -207,12 +207,9 @@ def _closest_that_holds(plan_evaluator: PlanEvaluator, result: SearchResult) -> 
         rate = tester.nominal_per_s(candidate) or tester.floor_per_s(candidate)
         if candidate != closest and not plan_evaluator.is_confirmed(candidate, rate):
             continue
-        for budget in (CLOSEST, BEST):
-            entry = plan_evaluator.entry(candidate, None, budget)
-            if not entry.holds:
-                break
-        else:
-            return [entry]
+        found = plan_evaluator.entry_that_holds(candidate, None, BEST)
+        if found is not None:
+            return [found]
     return []
 
 

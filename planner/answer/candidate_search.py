@@ -15,7 +15,6 @@ from typing import Final
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
 from catalogs.workloads.workload import Workload
-from planner.answer.confirmed_rates import BEST
 from planner.answer.plan_evaluator import PlanEvaluator
 from planner.evaluation.closed_forms.estimates import Estimates
 from planner.evaluation.evaluator import Evaluator, apply_bounds
@@ -268,8 +267,8 @@ def first_plan_on(
     """Return the first plan that the search of `plan --hw` finds on other hardware; None if it refuses the request.
 
     Each winner of that search is simulated with all seeds. One that misses the objectives with them is left out, and
-    the search goes on until one meets them. A budget is ignored. Without a required rate, a plan that is confirmed at a
-    light load has some capacity, which is not measured.
+    the search goes on until one meets them. A budget is ignored, and capacities are not determined: without a required
+    rate, a plan that is confirmed at a light load has some capacity.
     """
     options = request.search.replace(study=None)
     own = request.replace(hardware=hardware.text, search=options, max_usd_per_hour=None)
@@ -287,11 +286,7 @@ def first_plan_on(
 
     def enough(outcome: Outcome) -> bool:
         candidate = outcome.candidate
-        if any_rate:
-            tried[candidate] = plan_evaluator.is_confirmed(candidate, outcome.requests_per_s)
-        else:
-            start = outcome.requests_per_s if request.objective in RACES else None
-            tried[candidate] = plan_evaluator.entry_that_holds(candidate, start, BEST) is not None
+        tried[candidate] = plan_evaluator.meets_request(candidate)
         if not tried[candidate]:  # its headroom with one seed does not end the search
             searched.result.refused.add(candidate)
         return tried[candidate] or len(tried) > MOST_TRIES

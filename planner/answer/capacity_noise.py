@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from catalogs.statistics import student_t_quantile
-from planner.answer.confirmed_rates import FASTER_STEPS, SLOWER_STEPS
 from planner.evaluation.confidence import LatencyCurve, log_noise, seed_values
 from planner.evaluation.verdict import Verdict
 from planner.problem.slo import Slo
@@ -26,7 +25,7 @@ LEAST_NOTICED: Final = 0.2
 
 #: Rates between which the slope of an objective is determined, relative to the capacity. A judgement: close to it,
 #: and far enough apart for the jumps of a percentile.
-SLOPE_RATES: Final = (FASTER_STEPS[1], SLOWER_STEPS[0])
+SLOPE_RATES: Final = (0.7, 1.08)
 
 
 def capacity_noise(slo: Slo, verdict: Verdict, seen: Sequence[Verdict]) -> float:

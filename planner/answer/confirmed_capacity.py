@@ -72,9 +72,9 @@ class ConfirmedCapacity:
         if begin == rate:
             near, found = at, around
         else:
-            near, found = self.rates.point_and_around(self.candidate, begin, self.budget)
+            near, found = self.rates.point_and_slower(self.candidate, begin, self.budget)
         self.seen += found
-        near, limit, curve = self.highest(near, list(found))
+        near, limit, curve = self.highest(near)
         bars = self.rates.bars(near.verdict, curve, near.error)
         capacity = None
         if self.rates.meets_confidence(near.verdict, bars):
@@ -85,35 +85,41 @@ class ConfirmedCapacity:
             capacity = self.rates.confident_rate(rate / (1 + TOLERANCE), at, around)[0]
         return capacity, limit
 
-    def highest(self, start: PlanPoint, around: list[Verdict]) -> tuple[PlanPoint, str | None, list[Verdict]]:
+    def highest(self, start: PlanPoint) -> tuple[PlanPoint, str | None, list[Verdict]]:
         """Return the highest confirmed rate, what limits it, and the verdicts that confirm it.
 
         If the budget confirms rates, these are the verdicts around that rate alone, as in a request for that rate. The
         rate is the last one tried if none is confirmed.
 
         Args:
-            start: The figures at the start.
-            around: The verdicts around the start.
+            start: The figures at the start. The verdicts at and above it have been seen.
         """
         at, limit = self._highest_by_curve(start)
         if not self.budget.confirms:
+            self.seen += self._around(at)
             return at, limit, self.seen
-        if at is start:
-            return at, limit, around
         for step in _reductions():
-            around = self.rates.shared_out(self.rates.around(self.candidate, at.requests_per_s, self.budget.curve))
-            self.seen += around
-            bars = self.rates.bars(at.verdict, around, at.error)
+            slower = self.rates.slower(self.candidate, at.requests_per_s, self.budget.curve)
+            self.seen += slower
+            bars = self.rates.bars(at.verdict, slower, at.error)
             if self.rates.meets_confidence(at.verdict, bars):
                 break
             limit = self.rates.missed(at.verdict, bars)
             lower_per_s = at.requests_per_s / step
-            found_per_s, _ = self.rates.confident_rate(lower_per_s, at, around)
+            found_per_s, _ = self._confident_rate(lower_per_s, at)
             at = self._point(found_per_s or lower_per_s)
+        around = self._around(at)
+        self.seen += around
         return at, limit, around
 
+    def _around(self, at: PlanPoint) -> list[Verdict]:
+        return self.rates.around(self.candidate, at.requests_per_s, self.budget.curve)
+
     def _point(self, rate: float) -> PlanPoint:
-        return self.rates.point(self.candidate, rate, self.budget)
+        """Return the figures at a rate, which becomes part of the latency curve."""
+        found = self.rates.point(self.candidate, rate, self.budget)
+        self.seen.append(self.rates.verdict(self.candidate, rate, self.budget.curve))
+        return found
 
     def _highest_by_curve(self, start: PlanPoint) -> tuple[PlanPoint, str | None]:
         """Return the highest rate that all verdicts together confirm, and what limits it.
@@ -172,6 +178,9 @@ class ConfirmedCapacity:
                 return self._raised_between(at, unconfirmed_per_s), limit
             limit, unconfirmed_per_s = self.rates.missed(at.verdict, bars), at.requests_per_s
             found_per_s, _ = self._confident_rate(at.requests_per_s, at)
+            if found_per_s is None:  # the curve must show lower rates
+                self.seen += self.rates.faster(self.candidate, at.requests_per_s, self.budget.curve)
+                found_per_s, _ = self._confident_rate(at.requests_per_s, at)
             rate = min(at.requests_per_s / step, found_per_s or at.requests_per_s)
             if rate <= least_per_s:
                 break

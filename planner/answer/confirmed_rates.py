@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from calibration.accuracy.stated_error import StatedError
+from planner.answer.curve_rates import higher_rates, lower_rates
 from planner.answer.plan_schema import QUEUE
 from planner.evaluation.capacity import WIDEN, find_capacity
 from planner.evaluation.confidence import (
@@ -23,18 +24,11 @@ from planner.evaluation.confidence import (
     confident_rate_per_s,
 )
 from planner.evaluation.evaluator import Evaluator
-from planner.evaluation.observation import Load, RunDetail
+from planner.evaluation.observation import Load, Observation, RunDetail
 from planner.evaluation.verdict import NO_ALLOWANCE, SHORT_RUN_MARGIN, Verdict, judge, verdict_of
 from planner.problem.candidate import Candidate
 from planner.search.candidate_tester import CandidateTester
 from planner.search.workers import run_tasks
-
-#: Rates relative to the operating point, at which the slope of the latency is determined for the error bars. A
-#: judgement: close to the point where the curve is steep, and two far below.
-FASTER_STEPS: Final = (0.3, 0.7, 0.88)
-
-#: The rate above the operating point, which shows the effect of slower steps.
-SLOWER_STEPS: Final = (1.08,)
 
 #: Probability level of the slowest steps whose rate is simulated. A judgement: slower steps count like these, so that a
 #: printed probability is too high by 2 % at most.
@@ -107,65 +101,105 @@ class ConfirmedRates:
     tester: CandidateTester
     each: Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]] = map
 
-    def point_and_around(
+    # ---- the figures and verdicts of one candidate
+
+    def point(self, candidate: Candidate, rate: float, budget: SeedBudget) -> PlanPoint:
+        """Return the figures of a plan at a rate, with all seeds."""
+        return self._point_of(rate, self._simulated(candidate, self._figures(candidate, rate, budget), ()))
+
+    def point_and_slower(
         self, candidate: Candidate, rate: float, budget: SeedBudget
     ) -> tuple[PlanPoint, list[Verdict]]:
-        """Return the figures of a plan at a rate and the verdicts around it, with all runs shared out together."""
-        figures = self._figures(candidate, rate, budget)
-        results = self.shared_out([*figures, *self.around(candidate, rate, budget.curve)])
-        return self._point_of(rate, results[: len(figures)]), results[len(figures) :]
+        """Return the figures of a plan at a rate and the verdicts of `slower`, with all runs shared out together."""
+        figures, rates = self._figures(candidate, rate, budget), self._slower_rates(candidate, rate)
+        details = self._simulated(candidate, figures, self._loads(rates, budget.curve))
+        return self._point_of(rate, details), self.slower(candidate, rate, budget.curve)
 
-    def around(self, candidate: Candidate, rate: float, n_seeds: int) -> list[Callable[[], Verdict]]:
-        """Return tasks for verdicts at and around a rate.
+    def around(self, candidate: Candidate, rate: float, n_seeds: int) -> list[Verdict]:
+        """Return the verdicts at and around a rate, which show the effect of slower and of faster steps."""
+        return self.verdicts(candidate, (*lower_rates(rate), *self._slower_rates(candidate, rate)), n_seeds)
 
-        The effect of slower and faster steps is interpolated between them.
-        """
-        return [*self.faster(candidate, rate, n_seeds), *self.slower(candidate, rate, n_seeds)]
+    def slower(self, candidate: Candidate, rate: float, n_seeds: int) -> list[Verdict]:
+        """Return the verdicts at a rate and above it, which show the effect of slower steps."""
+        return self.verdicts(candidate, self._slower_rates(candidate, rate), n_seeds)
 
-    def slower(self, candidate: Candidate, rate: float, n_seeds: int) -> list[Callable[[], Verdict]]:
-        """Return tasks for verdicts at a rate and above it, which show the effect of slower steps."""
+    def faster(self, candidate: Candidate, rate: float, n_seeds: int) -> list[Verdict]:
+        """Return the verdicts below a rate, which show the effect of faster steps."""
+        return self.verdicts(candidate, lower_rates(rate), n_seeds)
+
+    def verdicts(self, candidate: Candidate, rates: Sequence[float], n_seeds: int) -> list[Verdict]:
+        """Return the verdicts at several rates as simulated, with all runs shared out together."""
+        self._simulated(candidate, (), self._loads(rates, n_seeds))
+        return [self.verdict(candidate, rate, n_seeds) for rate in rates]
+
+    def verdict(self, candidate: Candidate, rate: float, n_seeds: int, *, allow: bool = False) -> Verdict:
+        """Return the verdict at a rate as simulated; with `allow`, with the allowance for the required confidence."""
+        allowance = self.tester.allowance(candidate) if allow else NO_ALLOWANCE
+        loads = [replace(load, patient=True) for load in self._loads([rate * allowance.speed], n_seeds)]
+        each = partial(self._observed, candidate)
+        return verdict_of(self.evaluator, candidate, loads, self.tester.slos, allowance, each)
+
+    def _slower_rates(self, candidate: Candidate, rate: float) -> tuple[float, ...]:
+        """Return a rate and the higher rates at which the effect of slower steps is simulated."""
         allowance = self.tester.allowance(candidate)
         slowest = 1.0 if allowance.error is None else allowance_for(_TAIL_LEVEL, allowance.error).speed
-        return self._verdicts(candidate, rate, (*SLOWER_STEPS, 1.0, allowance.speed, slowest), n_seeds)
+        return (rate, *higher_rates(rate, allowance.speed, max(slowest, allowance.speed)))
 
-    def faster(self, candidate: Candidate, rate: float, n_seeds: int) -> list[Callable[[], Verdict]]:
-        """Return tasks for verdicts below a rate, which show the effect of faster steps."""
-        return self._verdicts(candidate, rate, FASTER_STEPS, n_seeds)
-
-    def _verdicts(
-        self, candidate: Candidate, rate: float, steps: Sequence[float], n_seeds: int
-    ) -> list[Callable[[], Verdict]]:
-        alone = replace(self, each=map)  # the rates are shared out, not the few seeds of each
-        rates = sorted({rate * step for step in steps})
-        return [partial(alone.verdict, candidate, each, n_seeds) for each in rates]
-
-    def shared_out(self, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Return the results of tasks that the workers share."""
-        return run_tasks(self.each, tasks)
-
-    def _figures(self, candidate: Candidate, rate: float, budget: SeedBudget) -> list[Callable[[], RunDetail]]:
-        """Return the tasks whose results are the runs behind the figures of a plan, one for each seed.
+    def _figures(self, candidate: Candidate, rate: float, budget: SeedBudget) -> list[Load]:
+        """Return the loads of the runs behind the figures of a plan, one for each seed.
 
         The best plan is simulated as a whole cluster, which needs fewer seeds because it has many replicas.
         """
         whole = budget.whole_cluster and 1 < candidate.replicas <= MOST_REPLICAS
         n_seeds = max(LEAST_SEEDS, budget.figures // 2) if whole else budget.figures
-        loads = [Load(rate, self.tester.sizes.full, self.tester.seed + i, whole) for i in range(n_seeds)]
-        return [partial(self.evaluator.detail, candidate, load) for load in loads]
+        return [replace(load, whole_cluster=whole, patient=True) for load in self._loads([rate], n_seeds)]
 
-    def point(self, candidate: Candidate, rate: float, budget: SeedBudget) -> PlanPoint:
-        """Return the figures of a plan at a rate, with all seeds."""
-        return self._point_of(rate, self.shared_out(self._figures(candidate, rate, budget)))
+    def _loads(self, rates: Iterable[float], n_seeds: int) -> list[Load]:
+        """Return the loads of the runs with which a verdict at each rate begins, one for each seed."""
+        n, seed = self.tester.sizes.full, self.tester.seed
+        return [Load(rate, n, seed + i, patient=False) for rate in rates for i in range(n_seeds)]
 
     def _point_of(self, rate: float, details: list[RunDetail]) -> PlanPoint:
         return PlanPoint(rate, details, judge([d.observation for d in details], self.tester.slos))
 
-    def verdict(self, candidate: Candidate, rate: float, n_seeds: int, *, allow: bool = False) -> Verdict:
-        """Return the verdict at a rate as simulated; with `allow`, with the allowance for the required confidence."""
-        allowance = self.tester.allowance(candidate) if allow else NO_ALLOWANCE
-        rate *= allowance.speed
-        loads = [Load(rate, self.tester.sizes.full, self.tester.seed + i) for i in range(n_seeds)]
-        return verdict_of(self.evaluator, candidate, loads, self.tester.slos, allowance, self.each)
+    # ---- runs, which the workers share
+
+    def _simulated(self, candidate: Candidate, figures: Sequence[Load], others: Sequence[Load]) -> list[RunDetail]:
+        """Return the results of the runs of some loads, and observe other loads, with all runs shared out together."""
+        alone = {_first_run(load) for load in figures if not load.whole_cluster}
+        unknown = [load for load in dict.fromkeys(others) if load not in alone]
+        unknown = [load for load in unknown if not self.evaluator.knows(candidate, load)]
+        results = run_tasks(
+            self.each,
+            [
+                *(partial(self._detail, candidate, load) for load in figures),
+                *(partial(self._observation, candidate, load) for load in unknown),
+            ],
+        )
+        for _, seen in results:
+            for observation in seen:
+                self.evaluator.keep(candidate, observation)
+        return [detail for detail, _ in results if detail is not None]
+
+    def _detail(self, candidate: Candidate, load: Load) -> tuple[RunDetail | None, list[Observation]]:
+        """Return the results of a run, and what was observed for verdicts at its rate."""
+        found, first = self.evaluator.detail(candidate, load), _first_run(load)
+        return found, [] if load.whole_cluster else [self.evaluator.observe(candidate, first), found.observation]
+
+    def _observation(self, candidate: Candidate, load: Load) -> tuple[RunDetail | None, list[Observation]]:
+        return None, [self.evaluator.observe(candidate, load)]
+
+    def _observed(
+        self, candidate: Candidate, observe: Callable[[Load], Observation], loads: Sequence[Load]
+    ) -> list[Observation]:
+        """Return the observations of loads; the workers share those that are not known."""
+        unknown = [load for load in loads if not self.evaluator.knows(candidate, load)]
+        found = dict(zip(unknown, self.each(observe, unknown), strict=True))
+        for seen in found.values():
+            self.evaluator.keep(candidate, seen)
+        return [found[load] if load in found else observe(load) for load in loads]
+
+    # ---- what they confirm
 
     def bars(self, verdict: Verdict, seen: Sequence[Verdict], error: StatedError) -> list[Confidence]:
         """Return the error bars of every objective."""
@@ -255,3 +289,8 @@ class ConfirmedRates:
             return None, None
         least = min(rates, key=rates.__getitem__)
         return rates[least], least if rates[least] < highest_per_s else None
+
+
+def _first_run(load: Load) -> Load:
+    """Return the load of the run with which a verdict begins, before it is extended."""
+    return replace(load, patient=False)

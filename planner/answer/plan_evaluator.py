@@ -106,10 +106,27 @@ class PlanEvaluator:
         found = self._entry(candidate, start_per_s, budget, None, required, start_is_capacity)
         return found if found.holds else None
 
+    def meets_request(self, candidate: Candidate) -> bool:
+        """Return whether a candidate meets the request with all seeds, as `entry_that_holds` finds.
+
+        Its capacity is not determined. Without a required rate, a candidate that is confirmed at a light load has some
+        capacity.
+        """
+        rate = self.tester.nominal_per_s(candidate)
+        if rate is None:
+            return self.is_confirmed(candidate, self.tester.floor_per_s(candidate))
+        if self._confirmed(candidate, rate, BEST) is None:
+            return False
+        survival = self._survival(candidate, rate, BEST.capacity)
+        return survival is None or survival.met
+
     def _at_required(self, candidate: Candidate, budget: SeedBudget) -> tuple[PlanPoint, list[Verdict]] | None:
         """Return the figures at the required rate and the verdicts around it; None if no rate is required."""
         required = self.tester.nominal_per_s(candidate)
-        return None if required is None else self.rates.point_and_around(candidate, required, budget)
+        if required is None:
+            return None
+        at, slower = self.rates.point_and_slower(candidate, required, budget)
+        return at, [*self.rates.faster(candidate, required, budget.curve), *slower]
 
     def _confirmed(
         self, candidate: Candidate, rate: float, budget: SeedBudget
@@ -121,10 +138,10 @@ class PlanEvaluator:
         at = self.rates.point(candidate, rate, budget)
         if not self.rates.is_confirmed(at, [at.verdict], _BY_FASTER_STEPS):
             return None
-        around = self.rates.shared_out(self.rates.slower(candidate, rate, budget.curve))
-        if not self.rates.is_confirmed(at, around, _BY_FASTER_STEPS):
+        slower = self.rates.slower(candidate, rate, budget.curve)
+        if not self.rates.is_confirmed(at, slower, _BY_FASTER_STEPS):
             return None
-        around += self.rates.shared_out(self.rates.faster(candidate, rate, budget.curve))
+        around = [*self.rates.faster(candidate, rate, budget.curve), *slower]
         return (at, around) if self.rates.is_confirmed(at, around) else None
 
     def _entry(
@@ -141,11 +158,15 @@ class PlanEvaluator:
         start = start_per_s or self.rates.start(candidate, guess_per_s, probes)
         is_capacity = start_per_s is None or start_is_capacity
         if at_required is None:
-            at, curve = self.rates.point_and_around(candidate, start or self.tester.floor_per_s(candidate), budget)
+            rate = start or self.tester.floor_per_s(candidate)
+            at, curve = self.rates.point_and_slower(candidate, rate, budget)
             seen, limit = [*probes, *curve], None
             if start is not None:
                 capacity_search = ConfirmedCapacity(self.rates, candidate, budget, is_capacity, seen)
-                at, limit, curve = capacity_search.highest(at, curve)
+                at, limit, curve = capacity_search.highest(at)
+            else:
+                curve = self.rates.around(candidate, rate, budget.curve)
+                seen += curve
             bars = self.rates.bars(at.verdict, curve, at.error)
             met = self.rates.meets_confidence(at.verdict, bars)
             capacity = at.requests_per_s if met else None
@@ -183,8 +204,7 @@ class PlanEvaluator:
         Only steps slower than simulated are evaluated: faster ones hardly raise the confidence.
         """
         at = self.rates.point(candidate, rate_per_s, BEST)
-        slower = self.rates.shared_out(self.rates.slower(candidate, rate_per_s, BEST.curve))
-        return self.rates.is_confirmed(at, slower)
+        return self.rates.is_confirmed(at, self.rates.slower(candidate, rate_per_s, BEST.curve))
 
     def _survival(self, candidate: Candidate, rate: float, n_seeds: int) -> Survival | None:
         """Return the objectives under the same load after the loss that the request names; None if it names none."""

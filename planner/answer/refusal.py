@@ -237,15 +237,17 @@ class Refuser:
     def _lower_rate(self, entry: EvaluatedPlan, below: float) -> Iterator[Suggestion]:
         """Yield a rate below that of the request that the closest plan carries, with the digits that are printed."""
         candidate, tolerated = entry.candidate, self.request.spare.factor(entry.candidate)
+        any_rate = replace(self.plan_evaluator.tester, requests_per_s=None, required=None)
+        at_capacity, start = replace(self.plan_evaluator, tester=any_rate), entry.capacity_requests_per_s
         for _ in range(_MAX_TRIES):
-            carried = min((entry.capacity_requests_per_s or 0.0) / tolerated, below / (1 + TOLERANCE))
-            if not carried:
+            carried = None if start is None else at_capacity.entry(candidate, start, BEST).capacity_requests_per_s
+            if carried is None:
                 break
-            below = _as_printed(carried)
-            entry = self._entry(candidate, requests_per_s=below)
-            if entry.holds:
+            below = _as_printed(min(carried / tolerated, below / (1 + TOLERANCE)))
+            if self._under(requests_per_s=below).meets_request(candidate):
                 yield Suggestion.simulated("rate", f"{rate(below)} on the closest plan", below)
                 break
+            start = below * tolerated / (1 + TOLERANCE)
 
     def _fewer_users(self, entry: EvaluatedPlan, most: int) -> Iterator[Suggestion]:
         """Yield a number of users below that of the request whose rate the closest plan carries.
@@ -264,21 +266,21 @@ class Refuser:
             users = min(math.floor(carried * (answer_s + think_s)), users - 1)
             if users < 1:
                 break
-            entry = self._entry(candidate, users=users)
+            entry = self._under(users=users).entry(candidate, None, BEST)
             if entry.holds:
                 text = f"{counted(users, 'user')} on the closest plan (--users {users})"
                 yield Suggestion.simulated("users", text, users)
                 break
 
-    def _entry(self, candidate: Candidate, users: int | None = None, **changes: float) -> EvaluatedPlan:
-        """Return the closest plan under another load or with another confidence."""
+    def _under(self, users: int | None = None, **changes: float) -> PlanEvaluator:
+        """Return what evaluates plans under another load or with another confidence."""
         evaluator = self.plan_evaluator.evaluator
         load: dict[str, float] = {k: v for k, v in changes.items() if k == "requests_per_s"}
         if users is not None:
             load["users"] = users
         required = tester_of(self.request.replace(**load), evaluator, ()).required  # of replicas that may be lost
         tester = replace(self.plan_evaluator.tester, required=required, **changes)  # type: ignore[arg-type]
-        return replace(self.plan_evaluator, tester=tester).entry(candidate, None, BEST)
+        return replace(self.plan_evaluator, tester=tester)
 
     def _lower_confidence(self, entry: EvaluatedPlan) -> float | None:
         """Return the confidence with which the closest plan meets the objectives, in whole per cent.
@@ -287,7 +289,7 @@ class Refuser:
         """
         sure = math.floor(100 * min((row.probability_met for row in entry.plan.slo), default=0.0)) / 100
         while entry.verdict.met and LEAST_CONFIDENCE <= sure < self.request.confidence:
-            if self._entry(entry.candidate, confidence=sure).holds:
+            if self._under(confidence=sure).meets_request(entry.candidate):
                 return sure
             sure = round(sure - _LESS_SURE, 2)
         return None

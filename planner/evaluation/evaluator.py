@@ -99,6 +99,12 @@ class Evaluator(Protocol):
     def detail(self, candidate: Candidate, load: Load) -> RunDetail:
         """Return all results of a run under a load, from the cache or from a new simulation."""
 
+    def knows(self, candidate: Candidate, load: Load) -> bool:
+        """Return whether `observe` needs no simulation for this load."""
+
+    def keep(self, candidate: Candidate, seen: Observation) -> None:
+        """Keep an observation that another process made with a copy of this evaluator, so that `observe` returns it."""
+
 
 def apply_bounds(request: PlanRequest, evaluator: Evaluator) -> tuple[list[Candidate], dict[Candidate, Discard]]:
     """Return the candidates that may meet the request, and the others with the reasons why they cannot."""

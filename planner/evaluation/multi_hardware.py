@@ -164,6 +164,14 @@ class HardwareChoiceEvaluator:
         """Return all results of a run under a load, from the cache or from a new simulation."""
         return self.of(candidate).detail(candidate, load)
 
+    def knows(self, candidate: Candidate, load: Load) -> bool:
+        """Return whether `observe` needs no simulation for this load."""
+        return self.of(candidate).knows(candidate, load)
+
+    def keep(self, candidate: Candidate, seen: Observation) -> None:
+        """Keep an observation that another process made with a copy of this evaluator, so that `observe` returns it."""
+        self.of(candidate).keep(candidate, seen)
+
 
 #: Returns the closed forms of the candidates on each hardware, None for those to be computed when they are needed.
 EstimatesAhead = Callable[[Sequence[Hardware]], Sequence[Estimates | None]]

@@ -101,6 +101,10 @@ class RunCache:
             self._runs.popitem(last=False)
         return self._runs[key]
 
+    def knows(self, candidate: Candidate, load: Load) -> bool:
+        """Return whether the run of a candidate under a load was observed."""
+        return (candidate, load) in self._observations
+
     def observation(self, candidate: Candidate, load: Load, settle: Settle) -> Observation:
         """Return the observation of the run of a candidate under a load."""
         if (candidate, load) not in self._observations:

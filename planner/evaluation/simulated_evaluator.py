@@ -54,6 +54,8 @@ class SimulatedEvaluator:
     step_factor: float = 1.0
     estimates: Estimates = field(default_factory=Estimates, repr=False)
     _unused: dict[Candidate, float] = field(default_factory=dict, repr=False)
+    # Observations that other processes made, as `observe` returns them.
+    _kept: dict[tuple[Candidate, Load], Observation] = field(default_factory=dict, repr=False)
 
     @cached_property
     def runs(self) -> SimulatedRuns:
@@ -277,11 +279,27 @@ class SimulatedEvaluator:
 
     def run_requests(self, candidate: Candidate, load: Load) -> int:
         """Return the requests that a run under a load has; see Evaluator."""
-        return self.runs.run_requests(candidate, replace(load, requests_per_s=load.requests_per_s * self.step_factor))
+        return self.runs.run_requests(candidate, self._simulated_load(load))
 
     def observe(self, candidate: Candidate, load: Load) -> Observation:
         """Return the steady part of a run under a load, from the cache or from a new simulation."""
-        return self._with_unused(candidate, self._observed(candidate, load))
+        kept = self._kept.get((candidate, load))
+        return self._with_unused(candidate, self._observed(candidate, load)) if kept is None else kept
+
+    def knows(self, candidate: Candidate, load: Load) -> bool:
+        """Return whether `observe` needs no simulation for this load."""
+        return (candidate, load) in self._kept or self.runs.cache.knows(candidate, self._simulated_load(load))
+
+    def keep(self, candidate: Candidate, seen: Observation) -> None:
+        """Keep an observation that another process made with a copy of this evaluator, so that `observe` returns it."""
+        if not self.knows(candidate, seen.load):
+            self._kept[candidate, seen.load] = seen
+
+    def _simulated_load(self, load: Load) -> Load:
+        """Return the load whose run is rescaled: one on slower steps is a run at a higher rate with longer times."""
+        if self.step_factor == 1.0:
+            return load
+        return replace(load, requests_per_s=load.requests_per_s * self.step_factor)
 
     def _with_unused(self, candidate: Candidate, seen: Observation) -> Observation:
         """Return an observation with the energy of the accelerators that are rented with a candidate and not used.
@@ -294,11 +312,9 @@ class SimulatedEvaluator:
         return replace(seen, joules_per_output_token=seen.joules_per_output_token + joules)
 
     def _observed(self, candidate: Candidate, load: Load) -> Observation:
-        factor = self.step_factor
+        factor, seen = self.step_factor, self.runs.observe(candidate, self._simulated_load(load))
         if factor == 1.0:
-            return self.runs.observe(candidate, load)
-        # A run on slower steps is the run at a higher rate with all times multiplied by the factor.
-        seen = self.runs.observe(candidate, replace(load, requests_per_s=load.requests_per_s * factor))
+            return seen
         samples_s = {metric: times_s * factor for metric, times_s in seen.samples_s.items()}
         queue_s = None if seen.queue_s is None else seen.queue_s * factor
         conditioned = {metric: times_s * factor for metric, times_s in seen.conditioned_queue_s.items()}

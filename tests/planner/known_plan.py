@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -48,7 +48,8 @@ class KnownPlan:
     noise: tuple[float, ...] = ()
     operator_error: float = 0.0
     seed: int = 0
-    loads: list[Load] = field(default_factory=list)
+    loads: list[Load] = field(default_factory=list)  # of the runs that were simulated
+    known: dict[tuple[Candidate, Load], Observation] = field(default_factory=dict)
 
     def value_s(self, c: Candidate, rate_per_s: float) -> float:
         share = rate_per_s / c.replicas / self.full_per_s
@@ -79,8 +80,18 @@ class KnownPlan:
     def run_requests(self, c: Candidate, load: Load) -> int:  # noqa: ARG002
         return load.n_requests
 
+    def knows(self, c: Candidate, load: Load) -> bool:
+        return (c, load) in self.known
+
+    def keep(self, c: Candidate, seen: Observation) -> None:
+        self.known[c, seen.load] = seen
+
     def observe(self, c: Candidate, load: Load) -> Observation:
-        self.loads.append(load)
+        if (c, load) in self.known:
+            return self.known[c, load]
+        first = replace(load, patient=False)
+        if load.whole_cluster or (c, first) not in self.known:
+            self.loads.append(load)
         nth = load.seed - self.seed
         factor = (self.cluster if load.whole_cluster else 1.0) * (self.noise[nth] if nth < len(self.noise) else 1.0)
         value_s = factor * self.value_s(c, load.requests_per_s)

@@ -14,6 +14,7 @@ import pytest
 from calibration.accuracy.stated_error import StatedError
 from planner.answer import confirmed_capacity
 from planner.answer.confirmed_rates import BEST, MOST_REPLICAS, OTHER, SeedBudget
+from planner.answer.curve_rates import higher_rates, lower_rates
 from planner.answer.evaluated_plan import EvaluatedPlan, objective_value, pareto
 from planner.answer.plan_evaluator import PlanEvaluator
 from planner.answer.plan_figures import QUANTILES, cdf_of, curve_of, short, steady_metrics
@@ -97,12 +98,12 @@ def test_the_capacity_is_the_highest_rate_that_meets_the_objectives(
 def test_an_alternative_is_raised_once_by_15_percent_at_most(start_per_s: float, capacity_per_s: float) -> None:
     """A winner is raised; alternatives that never were would look worse than they are. 2 % more is not worth a run.
 
-    From 13.5, the rate of the curve lies just above 15 and is missed; the rates between the two are then bisected.
+    From 13.5, the rate comes from a curve through rates that are 12 % apart, which is a little too high between them.
     """
     found = evaluator(KnownPlan()).entry(TWO, start_per_s, OTHER)
     assert found.met
     assert found.capacity_requests_per_s == found.plan.capacity_requests_per_s
-    assert found.capacity_requests_per_s == pytest.approx(capacity_per_s, rel=5e-3)
+    assert found.capacity_requests_per_s == pytest.approx(capacity_per_s, rel=1e-2)
     assert found.plan.limited_by == (None if start_per_s == 12.0 else "ttft.p90")
 
 
@@ -353,11 +354,11 @@ def test_the_rates_around_the_plan_are_simulated() -> None:
     toy = KnownPlan()
     found = evaluator(toy, 10.0).entry(TWO, None, BEST)
     simulated = {round(load.requests_per_s, 6) for load in toy.loads if not load.whole_cluster}
-    assert {3.0, 7.0, 8.8, 10.0, 10.8} <= simulated
     capacity = found.capacity_requests_per_s
     assert capacity is not None
-    assert 0.88 * capacity > 10.8
-    assert {round(capacity * step, 6) for step in (0.88, 1.0, 1.08)} <= simulated
+    for rate in (10.0, capacity):
+        around = (*lower_rates(rate), rate, *higher_rates(rate, 1.0, 1.0))
+        assert {round(each, 6) for each in around} <= simulated
     near = [p.requests_per_s for p in found.plan.curve]
     assert near == sorted(near)
     assert len(found.plan.curve) >= 9
@@ -407,12 +408,11 @@ def test_holds_asks_one_seed_and_then_all() -> None:
     toy = KnownPlan(noise=(1.0, 1.2))
     asked = evaluator(toy)
     assert asked.holds(TWO, 14.0)
-    assert [load.seed for load in toy.loads] == [SEED, SEED, SEED + 1, SEED + 2, SEED + 3]
+    assert [load.seed for load in toy.loads] == [SEED, SEED + 1, SEED + 2, SEED + 3]  # each is simulated once
     toy.loads.clear()
     assert not asked.holds(TWO, 15.5)
     assert [load.seed for load in toy.loads] == [SEED]
-    toy.noise = (1.0, 3.0, 3.0)
-    assert not asked.holds(TWO, 14.0)
+    assert not evaluator(KnownPlan(noise=(1.0, 3.0, 3.0))).holds(TWO, 14.0)
 
 
 def test_survival_is_the_same_load_on_the_replicas_that_are_left() -> None:
