@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from secrets import token_hex
 from typing import Any, Final
 
 from catalogs.errors import DEVICE_ERRORS, InputError, OutputError
@@ -38,6 +37,11 @@ def write_atomically(path: Path, parts: Iterable[str]) -> None:
         raise _unwritable(path, error) from None
 
 
+def _random_name() -> str:
+    """Return a name that no other process chooses; the module `secrets` would load OpenSSL at the start of commands."""
+    return os.urandom(8).hex()
+
+
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield the name of a file to write, which becomes `path` when the block succeeds and is removed when it fails.
@@ -49,7 +53,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
         InputError: The file cannot be written.
     """
     real = path.resolve() if path.is_symlink() else path
-    part = real.with_name(f".{real.name[:40]}.{token_hex(4)}.part")
+    part = real.with_name(f".{real.name[:40]}.{_random_name()}.part")
     try:
         yield part
         with open(part, "rb+") as file:
@@ -176,7 +180,7 @@ def check_writable(path: Path) -> None:
     try:
         real = path.resolve()
         folder = real if real.is_dir() else next(parent for parent in real.parents if parent.exists())
-        probe = folder / f".{token_hex(8)}.part"
+        probe = folder / f".{_random_name()}.part"
         probe.touch(exist_ok=False)
         probe.unlink()
     except (OSError, RuntimeError) as error:  # RuntimeError: links that lead to each other
@@ -217,7 +221,7 @@ def atomic_folder(target: Path, replace: bool = False, keep: Sequence[str] = ())
     Raises:
         InputError: The folder cannot be written.
     """
-    part = target.with_name(f".{target.name[:40]}.{token_hex(4)}.part")
+    part = target.with_name(f".{target.name[:40]}.{_random_name()}.part")
     try:
         part.mkdir(parents=True)
         yield part
@@ -239,7 +243,7 @@ def atomic_folder(target: Path, replace: bool = False, keep: Sequence[str] = ())
 
 def _exchange(part: Path, target: Path) -> None:
     """Replace `target` by `part`; the old folder is removed only after the new one is in place."""
-    old = target.with_name(f".{target.name[:40]}.{token_hex(4)}.old")
+    old = target.with_name(f".{target.name[:40]}.{_random_name()}.old")
     try:
         target.rename(old)
         part.rename(target)
