@@ -105,12 +105,19 @@ class ConfirmedCapacity:
             if self.rates.meets_confidence(at.verdict, bars):
                 break
             limit = self.rates.missed(at.verdict, bars)
-            lower_per_s = at.requests_per_s / step
+            if at.requests_per_s <= self._light_per_s:
+                break
+            lower_per_s = max(at.requests_per_s / step, self._light_per_s)
             found_per_s, _ = self._confident_rate(lower_per_s, at)
             at = self._point(found_per_s or lower_per_s)
         around = self._around(at)
         self.seen += around
         return at, limit, around
+
+    @property
+    def _light_per_s(self) -> float:
+        """Return a rate at which requests rarely overlap: below it, nothing is surer."""
+        return self.rates.evaluator.light_requests_per_s(self.candidate)
 
     def _around(self, at: PlanPoint) -> list[Verdict]:
         return self.rates.around(self.candidate, at.requests_per_s, self.budget.curve)
@@ -168,8 +175,8 @@ class ConfirmedCapacity:
     def _lowered(self, at: PlanPoint, least_per_s: float = 0.0) -> tuple[PlanPoint, str | None]:
         """Return the first confirmed rate from a start downwards, and what limits it.
 
-        What limits it is None if the start is confirmed. If no rate above `least_per_s` is confirmed, the result is
-        the last rate tried.
+        What limits it is None if the start is confirmed. If no rate above `least_per_s`, and not even a light load, is
+        confirmed, the result is the last rate tried.
         """
         limit, unconfirmed_per_s = None, at.requests_per_s
         for step in _reductions():
@@ -182,9 +189,9 @@ class ConfirmedCapacity:
                 self.seen += self.rates.faster(self.candidate, at.requests_per_s, self.budget.curve)
                 found_per_s, _ = self._confident_rate(at.requests_per_s, at)
             rate = min(at.requests_per_s / step, found_per_s or at.requests_per_s)
-            if rate <= least_per_s:
+            if rate <= least_per_s or at.requests_per_s <= self._light_per_s:
                 break
-            at = self._point(rate)
+            at = self._point(max(rate, self._light_per_s))
         return at, limit
 
     def _raised_between(self, at: PlanPoint, unconfirmed_per_s: float) -> PlanPoint:

@@ -167,6 +167,18 @@ def test_a_plan_has_a_capacity_exactly_if_it_is_sure_at_a_light_load(toy: KnownP
     assert sure is (toy.base_s < 0.35)
 
 
+@pytest.mark.parametrize("budget", [BEST, OTHER])
+def test_a_plan_that_is_not_sure_at_a_light_load_is_not_tried_below_it(budget: SeedBudget) -> None:
+    """Fewer requests do not overlap less. One seed meets the limit, with a start between a light load and 1.01 of it."""
+    toy = KnownPlan(base_s=0.35, noise=(1.0, 1.5, 0.6, 1.4))
+    light_per_s = toy.light_requests_per_s(TWO)
+    found = evaluator(toy).entry(TWO, 1.01 * light_per_s, budget)
+    assert not found.met
+    figures = {load.requests_per_s for load in toy.loads if load.requests_per_s <= 1.01 * light_per_s}
+    assert min(figures - set(lower_rates(light_per_s))) == light_per_s
+    assert len(figures - set(lower_rates(light_per_s)) - set(lower_rates(1.01 * light_per_s))) == 2
+
+
 class LaterErrors(KnownPlan):
     """Only the first seed of a plan states the error of the candidate."""
 
