@@ -243,11 +243,20 @@ class ConfirmedRates:
                 return QUEUE
         return limit
 
-    def start(self, candidate: Candidate, guess_per_s: float | None, seen: list[Verdict]) -> float | None:
+    def confirms(self, candidate: Candidate, rate: float, budget: SeedBudget) -> bool:
+        """Return whether the seeds of a budget confirm a rate.
+
+        Only steps slower than simulated are evaluated: faster ones hardly raise the confidence.
+        """
+        return self.is_confirmed(*self.point_and_slower(candidate, rate, budget))
+
+    def start(
+        self, candidate: Candidate, guess_per_s: float | None, budget: SeedBudget, seen: list[Verdict]
+    ) -> float | None:
         """Return the highest rate that meets the objectives with the required confidence and one seed.
 
         The result is None if a light load does not meet them. A short run shows that a light load does if it meets them
-        by a wide margin and a full run meets them at a higher rate.
+        by a wide margin and a full run meets them at a higher rate. Otherwise all seeds of the budget must confirm it.
         """
 
         def probe(rate: float) -> Verdict:
@@ -258,7 +267,7 @@ class ConfirmedRates:
         short = self.tester.probe(candidate, light_per_s, self.tester.sizes.quick)
         clear = short.met and short.value_ratio * SHORT_RUN_MARGIN <= 1
         floor = short if clear else probe(light_per_s)
-        if not floor.met:
+        if not floor.met or not (clear or self.confirms(candidate, light_per_s, budget)):
             return None
         guess, hopeless = guess_per_s or self.tester.start_per_s(candidate), partial(self.tester.hopeless, candidate)
         step = WIDEN if guess_per_s is None else _STEP_FROM_MISSED

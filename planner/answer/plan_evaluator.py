@@ -155,7 +155,7 @@ class PlanEvaluator:
     ) -> EvaluatedPlan:
         """Return the plan (see `entry`), given what is simulated at and around the required rate."""
         probes: list[Verdict] = []
-        start = start_per_s or self.rates.start(candidate, guess_per_s, probes)
+        start = start_per_s or self.rates.start(candidate, guess_per_s, budget, probes)
         is_capacity = start_per_s is None or start_is_capacity
         if at_required is None:
             rate = start or self.tester.floor_per_s(candidate)
@@ -199,12 +199,8 @@ class PlanEvaluator:
         return EvaluatedPlan(candidate, rate, capacity, verdict, plan, met, survival is None or survival.met)
 
     def is_confirmed(self, candidate: Candidate, rate_per_s: float) -> bool:
-        """Return whether every objective is met at a rate with the required confidence, by the seeds of a best plan.
-
-        Only steps slower than simulated are evaluated: faster ones hardly raise the confidence.
-        """
-        at = self.rates.point(candidate, rate_per_s, BEST)
-        return self.rates.is_confirmed(at, self.rates.slower(candidate, rate_per_s, BEST.curve))
+        """Return whether every objective is met at a rate with the required confidence, by the seeds of a best plan."""
+        return self.rates.confirms(candidate, rate_per_s, BEST)
 
     def _survival(self, candidate: Candidate, rate: float, n_seeds: int) -> Survival | None:
         """Return the objectives under the same load after the loss that the request names; None if it names none."""
