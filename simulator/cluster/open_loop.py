@@ -18,7 +18,7 @@ from simulator.engine.context import EngineContext
 from simulator.engine.fast_path import FAST_RANKS, FastPath
 from simulator.schedulers.registry import scheduler_class
 from simulator.schedulers.rules import EngineRules
-from simulator.schedulers.vllm_v1 import VllmV1
+from simulator.schedulers.vllm.v1 import VllmV1
 
 #: The fields of `EngineRules` that the fast path does not follow, besides those that require a class of their own
 #: (`scheduler_class`), with the value that stands for none.

@@ -12,7 +12,7 @@ from simulator.engine.fast_vllm import FastVllmV1
 from simulator.schedulers.data_parallel import Lockstep
 from simulator.schedulers.dp_dispatch import RankDispatch
 from simulator.schedulers.rules import EngineRules
-from simulator.schedulers.vllm_v1 import VllmV1
+from simulator.schedulers.vllm.v1 import VllmV1
 
 
 class FastLockstep(FastScheduler):

@@ -38,7 +38,7 @@ from simulator.schedulers.continuous_batching import ContinuousBatching
 from simulator.schedulers.data_parallel import Lockstep
 from simulator.schedulers.sglang import Sglang
 from simulator.schedulers.trtllm import MaxUtilization, TrtLlm
-from simulator.schedulers.vllm_v1 import VllmV1
+from simulator.schedulers.vllm.v1 import VllmV1
 
 #: The scheduler of the fast path for each class of the general loop that it follows.
 FAST_RANKS: Final[dict[type[Scheduler], type[FastRank]]] = {

@@ -12,7 +12,7 @@ from simulator.core.request import Request
 from simulator.engine.fast_rank import FastBatch, FastRank, RequestCounts, StepEvents
 from simulator.schedulers.continuous_batching import ContinuousBatching
 from simulator.schedulers.rules import EngineRules
-from simulator.schedulers.vllm_v1 import VllmV1
+from simulator.schedulers.vllm.v1 import VllmV1
 
 
 class FastVllmV1(FastRank):

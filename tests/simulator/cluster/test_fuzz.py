@@ -13,7 +13,7 @@ from catalogs.workloads.files import WorkloadFile
 from simulator.core.invariants import InvariantViolation
 from simulator.core.request import Request
 from simulator.schedulers import registry as schedulers
-from simulator.schedulers.vllm_v1 import VllmV1
+from simulator.schedulers.vllm.v1 import VllmV1
 
 if TYPE_CHECKING:
     from fuzz_cases import Case

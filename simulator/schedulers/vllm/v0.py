@@ -28,7 +28,7 @@ from simulator.core.batch import Batch
 from simulator.core.request import Request
 from simulator.schedulers.continuous_batching import NO_HITS
 from simulator.schedulers.rules import EngineRules
-from simulator.schedulers.vllm_v1 import VllmV1
+from simulator.schedulers.vllm.v1 import VllmV1
 
 WATERMARK: Final = 0.01  # share of the blocks that new requests must leave free
 
