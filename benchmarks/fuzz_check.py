@@ -22,7 +22,7 @@ from simulator.cli.outputs import RequestedOutputs
 from simulator.cli.requests import with_media
 from simulator.cluster.compiled import compile_fleet
 from simulator.cluster.run import Run
-from simulator.cluster.run_options import serving_options
+from simulator.cluster.serving_options import serving_options
 from simulator.cluster.simulate import simulate
 
 #: Largest difference of times with and without fast-forward, seconds.

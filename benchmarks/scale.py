@@ -25,7 +25,7 @@ from catalogs.workloads.request_set import RequestSet
 from simulator.analysis.metrics import fleet_metrics, latency_metrics, summarise
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import CompiledFleet, compile_fleet
-from simulator.cluster.run_options import serving_options
+from simulator.cluster.serving_options import serving_options
 from simulator.cluster.simulate import simulate
 
 #: Requests per second for each replica.

@@ -1,6 +1,6 @@
 """Parallel simulation of independent replicas.
 
-A blind router (round robin, random, by session) uses no replica signals, so the replica of each request is known
+A stateless router (round robin, random, by session) uses no replica signals, so the replica of each request is known
 before the run. If the replicas also exist for the whole run and serve complete requests, each replica can be simulated
 separately. The results are identical, number for number, to those of one run of all replicas.
 """
@@ -46,7 +46,7 @@ def independent_cluster(pools: Sequence[Pool], requests: RequestSet, options: Ru
     ):
         return None
     cluster = Cluster(pools, requests, options)
-    return cluster if cluster.blind and (cluster.is_plain or not in_turn) else None
+    return cluster if cluster.routes_ahead and (cluster.is_plain or not in_turn) else None
 
 
 class _ReplicaResult(NamedTuple):

@@ -56,7 +56,7 @@ class FastPath:
         """Create the loop of an idle replica.
 
         Args:
-            replica: The replica, which has no feature besides batching (`simulator/cluster/open_loop.py`).
+            replica: The replica, which has no feature besides batching (`simulator/cluster/plain_runs.py`).
             context: Its context.
             input_tokens: The prompt lengths by request index.
             refusals: By request index: 0, or the code of the reason why the request is rejected; empty: all 0.
