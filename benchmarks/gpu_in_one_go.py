@@ -1,4 +1,4 @@
-"""Everything we want from a GPU machine, in one go and within ten minutes: profile, fit, compare, verify, collect.
+"""Make all measurements that need a GPU machine, within ten minutes: profile, fit, compare, verify, collect.
 
     python benchmarks/gpu_in_one_go.py --out DIR             # from a checkout, nothing installed, no network
     python benchmarks/gpu_in_one_go.py --out DIR --rehearse  # the same on a CPU with a tiny model: no figures

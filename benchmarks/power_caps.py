@@ -1,5 +1,4 @@
-"""Power limits against measurements: fits what calibration/bundles/clocked.py states, and checks it where it was not
-fitted.
+"""Power limits against measurements: fit the constants of calibration/bundles/lower_clock.py, and check them elsewhere.
 
     python benchmarks/power_caps.py             # seconds
     python benchmarks/power_caps.py --simulate  # also simulates the 27B model under the same limits, half a minute
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq, least_squares
 
-from calibration.bundles.clocked import DATACENTER, LEAST_CLOCK_PART, SHARPNESS, WORKSTATION, VoltageCurve
+from calibration.bundles.lower_clock import DATACENTER, LEAST_CLOCK_PART, SHARPNESS, WORKSTATION, VoltageCurve
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.ui.words import percent
 
