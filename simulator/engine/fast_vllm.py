@@ -82,7 +82,7 @@ class FastVllmV1(FastRank):
             batch.prefill_pairs = 0.0
         if self.due_round <= rounds + 1:
             self._retire_due(events.finishing)
-        self._batch = batch.twin
+        self._batch = batch.next
         return batch
 
     def _schedule_prompts(self, batch: FastBatch, events: StepEvents) -> None:
