@@ -40,7 +40,7 @@ class Compile(build_ext):
 
 
 def compiled() -> dict[str, Any]:
-    """The arguments of setup() that compile the modules."""
+    """Return the arguments of setup() that compile the modules."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     if "egg_info" in sys.argv:  # pip asks what the build requires
         return {"setup_requires": COMPILER + project["dependencies"]}

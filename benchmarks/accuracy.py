@@ -38,7 +38,7 @@ SECTION = "tables"
 
 
 def run_table(score: Path, arguments: list[str]) -> str:
-    """The scorer's output, its exit status ignored (a missed limit is still a table)."""
+    """Return the output of the scorer; its exit status is ignored, because a missed limit still leaves a table."""
     printed = io.StringIO()
     with (
         mock.patch.object(sys, "argv", [str(score), *arguments]),
@@ -53,7 +53,7 @@ def run_table(score: Path, arguments: list[str]) -> str:
 
 
 def command_here(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-    """What `subprocess.run` returns for a command of this product, run in this process."""
+    """Run a command of this product in this process and return what `subprocess.run` would return."""
     name, *arguments = command
     out, error = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
@@ -73,7 +73,7 @@ def added(title: str, table: str) -> str:
 
 
 def by_engine(score: Path, n: int) -> str:
-    """Median absolute errors of the scorer's sample by engine, declared calibration points left out."""
+    """Return the median absolute errors of the scorer's sample by engine, without declared calibration points."""
     module = load(score)
     errors: list[list[float]] = []
     module.__dict__.update(simulate=in_process, summarise=lambda table, *_: errors.extend(table))
@@ -94,7 +94,7 @@ def by_engine(score: Path, n: int) -> str:
 
 
 def as_measured(score: Path) -> str:
-    """Steady-state points as they ran: medians by model, number of seats, and all."""
+    """Return the errors of the steady-state points as they ran: medians by model, by number of seats, and of all."""
     done = run_script(Path(__file__).with_name("steady_state.py"), [str(score)])
     return done[done.index("median of absolute errors") :].rstrip()
 

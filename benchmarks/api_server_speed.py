@@ -60,7 +60,7 @@ class Phase:
 
 
 def schedstat_s(pid: int) -> tuple[float, float]:
-    """(seconds of the main thread, of all others), in nanosecond resolution."""
+    """Return the seconds of the main thread and those of all others, in nanosecond resolution."""
     main = others = 0.0
     for task in Path(f"/proc/{pid}/task").iterdir():
         spent = int((task / "schedstat").read_text().split()[0]) * 1e-9

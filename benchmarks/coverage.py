@@ -1,15 +1,17 @@
-"""Does the stated error cover the real one, and is "p sure" right p of the time, on public measured runs that are each
-predicted from runs of other models.
+"""Checks the stated error on public measured runs, each of which is predicted from runs of other models.
+
+It shows how often the stated intervals contain the measured values, and how often measured values meet a limit that
+they were said to meet with a probability.
 
     python benchmarks/coverage.py VALIDATION_DIR [--fit] [--page docs/accuracy.md]
 
-VALIDATION_DIR holds one folder per open-loop case and the folders steady_state and static_batch; the scorer lies in
+VALIDATION_DIR holds one folder per open-loop case and the folders steady_state and static_batch; the scorer is in
 ../tools beside it. --fit learns the stated errors from every closed-loop and steady-state point with published settings
 (no open-loop case), and those of the engines of 2024 from static batches, and writes the shipped file; --no-check stops
-there. The tables predict each point from a fit without all points of its
-model (or of its GPU, or of its tenth of the table); the open-loop cases are predicted with the shipped file.
---page writes the tables between the marks of that page, reliability.svg beside it, and the curve that reports show
-(catalogs/data/calibrations/reliability.json). One process, minutes, the same answer every time.
+there. The tables predict each point from a fit without all points of its model (or of its GPU, or of its tenth of the
+table); the open-loop cases are predicted with the shipped file. --page writes the tables between the marks of that
+page, reliability.svg beside it, and the curve that reports show (catalogs/data/calibrations/reliability.json). It takes
+minutes in one process, and its result is the same every time.
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ class Form:
 
 
 def fit(points: Sequence[Compared], page: Path) -> StatedErrorFile:
-    """Groups by engine and metric, of public runs; else of the page's own comparisons."""
+    """Return the errors by engine and metric, learned from public runs, or else from the comparisons of the page."""
     groups = _groups(points, best_forms(points))
     public = {g.engine for g in groups}
     for (engine, metric), log_ratios in sorted(verified(page).items()):
@@ -91,7 +93,7 @@ def fit(points: Sequence[Compared], page: Path) -> StatedErrorFile:
 
 
 def _groups(points: Sequence[Compared], forms: Mapping[Key, Form]) -> list[Group]:
-    """The groups of all engines and metrics together, widened so that they hold for models that are not among them."""
+    """Return the errors of all engines and metrics, widened by one factor so that they hold for other models."""
     sets = [_runs(mine, forms[key]) for key, mine in sorted(_grouped(points, _key).items())]
     return fit_groups(sets, widening(sets))
 
@@ -105,9 +107,11 @@ def best_forms(points: Sequence[Compared]) -> dict[Key, Form]:
 
 
 def best_form(points: Sequence[Compared]) -> Form:
-    """The form of the spread of one engine and metric: one that depends on waiting, or has another weight of the
-    operators' error, only where it predicts points that were left out clearly better than the simpler form does: the
-    points of models for waiting, those of models and of kinds of GPU for the weight."""
+    """Return the form of the spread of one engine and metric.
+
+    The spread depends on waiting only if that predicts the points of left-out models clearly better. The weight of the
+    operators' error differs from 1 only if that predicts the points of left-out models and kinds of GPU clearly better.
+    """
     form, waiting = Form(), Form(by_waiting=True)
     if points[0].metric in WAITING_METRICS:
         without, with_it = (left_out_loss(points, f, ("model",)) for f in (form, waiting))
@@ -119,8 +123,10 @@ def best_form(points: Sequence[Compared]) -> Form:
 
 
 def left_out_loss(points: Sequence[Compared], form: Form, keys: Sequence[str] = ("model", "accelerator")) -> float:
-    """The mean of the losses with each model left out, and with each kind of GPU; infinite where too few are left.
-    All runs have one spread here, that of no regime."""
+    """Return the mean of the losses with each model left out and with each kind of GPU left out.
+
+    It is infinite where too few points are left. All runs have one spread here, without factors of regimes.
+    """
     by_key = [list(_one_spread(points, key, form)) for key in keys]
     found = [quantile_loss(stated) for stated in by_key if stated]
     return float(np.mean(found)) if found else float("inf")
@@ -134,8 +140,10 @@ def _one_spread(points: Sequence[Compared], key: str, form: Form) -> Iterator[St
 
 
 def quantile_loss(stated: Iterable[Stated]) -> float:
-    """The mean pinball loss of log(measured / simulated) over the levels SURE: the smaller, the better the error is
-    stated (Gneiting and Raftery 2007)."""
+    """Return the mean pinball loss of log(measured / simulated) over the levels SURE.
+
+    The better the error is stated, the smaller is the loss (Gneiting and Raftery 2007).
+    """
     levels = np.array(SURE)
     beyond = np.array([p.log_ratio - np.log(error.factors(p.metric, levels)) for p, error in stated])
     return float(np.mean(np.maximum(levels * beyond, (levels - 1) * beyond)))
@@ -159,7 +167,7 @@ def _runs(points: Sequence[Compared], form: Form) -> RunSet:
 
 
 def write(found: StatedErrorFile, path: Path) -> None:
-    """One group a line, so that a refit shows as a readable difference."""
+    """Write one group per line, so that the difference of two fits is readable."""
     groups = ",\n".join(f"  {g.model_dump_json()}" for g in found.groups)
     head = found.model_dump_json(exclude={"groups"}).removesuffix("}")
     write_atomically(path, [f'{head},"groups":[\n{groups}\n]}}\n'])
@@ -170,8 +178,10 @@ def write(found: StatedErrorFile, path: Path) -> None:
 
 
 def left_out(points: Sequence[Compared], key: str, forms: Mapping[Key, Form] | None = None) -> Iterator[Stated]:
-    """Each point of any engine and metric with the error learned without all points that share its `key`, with these
-    forms of the spreads; None: the best ones."""
+    """Yield each point with the error that is learned without all points that share its `key`.
+
+    `forms` are the forms of the spreads; None stands for the best ones.
+    """
     forms = forms or best_forms(points)
     for mine, others in _splits(points, key):
         counts = Counter(map(_key, others))
@@ -188,13 +198,13 @@ def _splits(points: Sequence[Compared], key: str) -> Iterator[tuple[list[Compare
 
 
 def as_shipped(points: Iterable[Compared]) -> Iterator[Stated]:
-    """Each point with the error of the shipped file, in which it must not have been."""
+    """Yield each point with the error of the shipped file, which must not be learned from these points."""
     for p in points:
         yield p, StatedError.of(p.engine, p.operator_error, p.regime, p.waiting_share)
 
 
 def ends(stated: Sequence[Stated], level: float) -> FloatArray:
-    """Measured over simulated, and the ends of the two-sided interval around it. Shape (3, n)."""
+    """Return measured over simulated, and the ends of the stated two-sided interval. Shape (3, n)."""
     levels = np.array([(1 - level) / 2, (1 + level) / 2])
     rows = [(p.measured / p.simulated, *error.factors(p.metric, levels).tolist()) for p, error in stated]
     return np.array(rows).reshape(-1, 3).T
@@ -208,13 +218,13 @@ def covered(stated: Sequence[Stated], level: float = 0.9) -> str:
 
 
 def right(stated: Sequence[Stated], sure: float = 0.9) -> str:
-    """How often a limit was met that the simulation was said to meet with this probability."""
+    """Return how often the measured value met a limit that it was said to meet with this probability."""
     ratios, _, high = ends(stated, 2 * sure - 1)
     return percent(np.mean(ratios <= high))
 
 
 def coverage_lines(by_key: Mapping[str, Sequence[Stated]], held: Sequence[Compared]) -> list[str]:
-    """By part, engine and metric, with points left out by each key; the open-loop cases with the shipped file."""
+    """Return the table of coverage by kind of load, engine and metric; open-loop cases have the shipped error."""
     lines = [
         "| runs | metric | checked | covered: model left out | GPU left out | tenth left out | "
         "true value below / above | stated (median) |",
@@ -240,8 +250,10 @@ def _outside(stated: Sequence[Stated]) -> str:
 
 
 def waiting_lines(learned: Sequence[Compared]) -> list[str]:
-    """Coverage of the time to first token in each third of the waiting share, models left out; then the same with one
-    spread for all loads."""
+    """Return the table of coverage of the time to first token in each third of the waiting share, models left out.
+
+    Its last columns are those with one spread for all loads.
+    """
     lines = [
         "| TTFT of | waiting share | runs | within 50 % | 80 % | 90 % | said 90 %, right | factor at 90 % | "
         "one spread for all: 50 % | 80 % | 90 % | said 90 %, right | factor at 90 % |",
@@ -273,7 +285,7 @@ def _third(stated: Sequence[Stated], low: float, high: float, last: bool) -> lis
 
 
 def alike_lines(learned: Sequence[Compared], held: Sequence[Compared]) -> list[str]:
-    """Measured over simulated mean TTFT in open and in closed loops of similar models on the same GPUs."""
+    """Return measured over simulated mean TTFT in open and in closed loops of similar models on the same GPUs."""
     name, gpus = LIKE
     lines = [f"| vllm, {name} models on {' and '.join(gpus)} | runs | 10 % | 50 % | 90 % |", "|---|---|---|---|---|"]
     for part, points in (("open loop", held), ("closed loop", learned)):
@@ -285,8 +297,11 @@ def alike_lines(learned: Sequence[Compared], held: Sequence[Compared]) -> list[s
 
 
 def factor_lines(learned: Sequence[Compared], forms: Mapping[Key, Form]) -> list[str]:
-    """What the factors of regimes are worth: the quantile loss, coverage by engine and metric, and median width without
-    them, with either and with both; models left out, then kinds of GPU."""
+    """Return the table that shows what the factors of regimes are worth, without them, with either and with both.
+
+    Its columns are the quantile loss, the coverage by engine and metric, and the median width of the interval: with
+    models left out, then with kinds of GPU left out.
+    """
     known: dict[str, Callable[[Regime], Regime]] = {
         "neither": lambda _: UNKNOWN,
         "of the generation": lambda regime: replace(regime, layers=""),
@@ -312,8 +327,10 @@ def _worth(stated: Sequence[Stated]) -> str:
 
 
 def regime_lines(stated: Sequence[Stated]) -> list[str]:
-    """By accelerator and kind of layers, metrics as columns; models left out. Each cell: covered, of how many points,
-    and the median width of the interval."""
+    """Return the table of coverage by accelerator and kind of layers, with one column for each metric; models left out.
+
+    Each cell has the coverage, the number of points and the median interval.
+    """
     metrics = [m for m in METRICS if any(p.metric == m for p, _ in stated)]
     lines = ["| covered, of points, median interval | " + " | ".join(metrics) + " |", "|---" * (len(metrics) + 1) + "|"]
     for about, mine in sorted(_grouped(stated, lambda s: (s[0].part, s[0].accelerator, s[0].regime.layers)).items()):
@@ -337,7 +354,7 @@ def _grouped(points: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list
 
 
 def expected_line(stated: Iterable[Stated]) -> str:
-    """The one number: `expected_error` against mean TPOT."""
+    """Return the line about `expected_error`, which is compared with mean TPOT."""
     inside: dict[str, list[bool]] = {}
     for p, error in stated:
         if p.metric == "tpot" and p.stat == "mean":
@@ -347,7 +364,7 @@ def expected_line(stated: Iterable[Stated]) -> str:
 
 
 def said(stated: Sequence[Stated], cases: Sequence[Path]) -> dict[str, list[float]]:
-    """The probability given to at most the measured value, by kind of run."""
+    """Return the probability that the simulation gives to at most the measured value, by kind of run."""
     found = {"open loop, planner's probability_met": [s for folder in cases for s in surprises(folder)]}
     levels = (np.arange(400) + 0.5) / 400
     for p, error in stated:
@@ -358,7 +375,7 @@ def said(stated: Sequence[Stated], cases: Sequence[Path]) -> dict[str, list[floa
 
 
 def reliability_lines(surprising: dict[str, list[float]]) -> list[str]:
-    """Shares of measured values at or below the limit of which `plan` would say it is p sure."""
+    """Return the shares of measured values that met a limit which they were said to meet with each probability."""
     head = [f"{name} ({len(values)})" for name, values in surprising.items()]
     lines = ["| said | " + " | ".join(head) + " |", "|---" * (len(head) + 1) + "|"]
     for sure in SURE:
@@ -374,7 +391,7 @@ def section(
     surprising: dict[str, list[float]],
     refused: int,
 ) -> str:
-    """All tables; `refused` points are in none of them."""
+    """Return all tables; `refused` points are in none of them."""
     n = {part: Counter(p.metric for p in learned if p.part == part).most_common(1)[0][1] for part in SOURCES}
     used = ", ".join(f"{count} {part} points" for part, count in n.items())
     return "\n".join(

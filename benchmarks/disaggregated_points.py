@@ -70,13 +70,13 @@ class Point:
 
     @property
     def parts_s(self) -> list[float]:
-        """Means of the parts of the time to first token: client and tokeniser, wait, prompt, hand-over."""
+        """Return the mean parts of the time to first token: client and tokeniser, wait, prompt, hand-over."""
         run = self.run
         instants = [run.arrival_s, run.routed_s, run.started_s, run.prefilled_s, run.first_token_s]
         return [float(np.nanmean(b - a)) for a, b in pairwise(instants)]
 
     def requests_per_s(self, ttft_s: float, tpot_s: float) -> float:
-        """The rate at which that many clients send requests whose means these are."""
+        """Return the rate at which a number of clients send requests with these mean latencies."""
         return self.clients / (ttft_s + (float(self.run.requests.output_tokens.mean()) - 1.0) * tpot_s)
 
     @property
@@ -103,9 +103,9 @@ def has_recipe_layout(row: Row) -> bool:
 def points(
     score: ModuleType, part: str = "", known: list[Recipe] | None = None, with_limits: bool = True
 ) -> Iterator[Point]:
-    """Every point that the scorer takes and whose name contains `part`, simulated.
+    """Yield every point that the scorer takes and whose name contains `part`, simulated.
 
-    If recipes are given, only points with a recipe, with its limits unless `with_limits` is False.
+    If recipes are given, only points with a recipe are returned, with its limits unless `with_limits` is False.
     """
     rows: list[Row] = []
     found: list[tuple[str, dict[str, Any], dict[str, Any], list[tuple[str, str, float]]]] = []
@@ -141,7 +141,7 @@ def points(
 
 
 def with_pools(deployment: dict[str, Any], limits: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The deployment with further keys of its pools."""
+    """Return the deployment with further keys of its pools."""
     pools = deployment["disaggregation"]
     return deployment | {"disaggregation": pools | {role: pools[role] | dict(own) for role, own in limits.items()}}
 

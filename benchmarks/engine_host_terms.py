@@ -97,12 +97,12 @@ FITS = {
 
 
 def in_calibration_set(row: Row) -> bool:
-    """Of the closed-loop table, by its own columns."""
+    """Return whether a row of the closed-loop table is in the calibration set, by its own columns."""
     return any(fit.holds(row) for fit in FITS.values())
 
 
 def errors(score: ModuleType, of: Fit, rows: list[Row], term_s: float) -> np.ndarray:
-    """Signed percent errors (TTFT, TPOT) of each row, shape (rows, 2); a row that cannot run has +100 twice."""
+    """Return the signed errors of TTFT and TPOT in percent, shape (rows, 2); a row that cannot run has +100 twice."""
     table: list[list[float]] = []
     change = host(**{of.term: term_s})
     catalogs.deployments.resolve.__dict__["load_engine"] = lambda name: change(load_engine(name))
@@ -114,7 +114,7 @@ def errors(score: ModuleType, of: Fit, rows: list[Row], term_s: float) -> np.nda
 
 
 def fit(score: ModuleType, of: Fit, rows: list[Row]) -> float:
-    """Seconds where the median signed TTFT error crosses zero, by halving."""
+    """Return the seconds at which the median signed TTFT error crosses zero, found by bisection."""
     low, high = of.lowest_s, of.highest_s
     while high - low > of.within_s:
         middle = (low + high) / 2
@@ -129,7 +129,7 @@ def fit(score: ModuleType, of: Fit, rows: list[Row]) -> float:
 
 
 def report(of: Fit, rows: list[Row], before: np.ndarray, after: np.ndarray) -> None:
-    """Median absolute errors by group, before and after."""
+    """Print the median absolute errors by group, before and after."""
     groups: dict[str, list[int]] = defaultdict(list)
     for i, row in enumerate(rows):
         kind = "calibration" if of.holds(row) else "held out"

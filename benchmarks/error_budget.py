@@ -75,8 +75,10 @@ def load(path: Path) -> ModuleType:
 def in_process(
     deployment: Path, workload: Path, out: Path, _timeout: float, *series: str
 ) -> tuple[Any, list[dict[str, str]], float]:
-    """What the scorer's `simulate` returns: (summary, one row per request, wall seconds). `series`: the arguments
-    --time-series FILE --time-step SECONDS, or none."""
+    """Return what the scorer's `simulate` returns: (summary, one row per request, wall seconds).
+
+    `series` holds the arguments --time-series FILE --time-step SECONDS, or none.
+    """
     started = time.perf_counter()
     options = RunOptions(event_log=EventLog() if series else None)
     requests = load_workload(str(workload)).materialise()
@@ -90,7 +92,7 @@ def in_process(
 
 
 def medians(score: ModuleType, arguments: argparse.Namespace) -> Iterator[float]:
-    """Median absolute errors of the three tables, in the order of COLUMNS."""
+    """Return the median absolute errors of the three tables, in the order of COLUMNS."""
     found: dict[str, float] = {}
 
     def collect(table: list[list[float | None]], names: list[str], _limits: object) -> None:

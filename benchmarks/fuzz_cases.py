@@ -1,4 +1,4 @@
-"""One random deployment.yaml, workload and set of run options from one seed."""
+"""Draws random cases for the simulator: a deployment.yaml, a workload and run options from one seed."""
 
 from __future__ import annotations
 
@@ -29,19 +29,18 @@ from catalogs.workloads.media_blocks import AudioClips, Images, Videos
 from catalogs.workloads.service_classes import ServiceClass
 from catalogs.workloads.sessions.turns import SharedPrefix, Turns
 from catalogs.workloads.synthetic import Adapters
-from catalogs.workloads.workload import list_workloads
 
-#: Half of the cases are served with one of these: small enough to fit nearly anywhere, and one of each kind.
+#: Most cases take one of these models: they are small enough to fit nearly anywhere, and each is of another kind.
 USUAL_MODELS: Final = ("llama3.1-8b", "qwen2.5-0.5b", "qwen3-30b-a3b", "gpt-oss-20b", "gemma-3-12b", "qwen3.5-27b")
 USUAL_HARDWARE: Final = ("h100", "a100-80gb", "l40s", "rtx4090", "h200")
 MIG: Final = ("a100-80gb:2g.20gb", "h100:3g.40gb")
-#: A lone pool cannot serve these: each has a workload or a role of its own.
+#: Keys of workload files that only the replay of a trace has.
 OF_REPLAYS: Final = ("trace", "hash_block_tokens", "rate_scale", "tokenizer")
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What one run is given. `trace`: text of the file that `workload` names as its trace, if any."""
+    """The inputs of one run. `trace` is the text of the trace that `workload` names, empty if it names none."""
 
     seed: int
     deployment: dict[str, Any]
@@ -52,10 +51,10 @@ class Case:
 
 
 def draw_case(seed: int, most_requests: int = 120) -> Case:
-    """The case of a seed: the same for ever, as long as catalogs and schemas are the same.
+    """Return the case of a seed, which changes only if the catalogs or the schemas change.
 
-    Most cases have a few keys in focus, on hardware and with a load under which they matter; the others are drawn
-    blindly.
+    Most cases test a few keys, on hardware and with a load under which these keys matter. In all other cases every key
+    is drawn at random.
     """
     rng = Random(seed)
     focused = rng.random() < 0.75
@@ -82,7 +81,7 @@ _OF_EXPERTS: Final = ("expert_parallel", "all2all_backend", "redundant_experts",
 
 
 def _focus(drawer: Drawer, deployment: dict[str, Any]) -> tuple[str, ...]:
-    """A few keys that are certainly there, where they have room."""
+    """Set a few keys that the case tests, on hardware that is large enough for them, and return their names."""
     rng, fields = drawer.rng, Deployment.model_fields
     model = rng.choice(USUAL_MODELS) if rng.random() < 0.7 else rng.choice(list_models())
     deployment |= {"model": model, "hardware": rng.choice(("h100x8", "a100-80gbx8", "l40sx8", "2*h200x8"))}
@@ -104,7 +103,7 @@ def _focus(drawer: Drawer, deployment: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _pressure(drawer: Drawer, most_requests: int) -> dict[str, Any]:
-    """More requests than are served at once."""
+    """Return the keys of a load with more requests than the deployment serves at once."""
     rng = drawer.rng
     burst = {"poisson": {"requests_per_s": float(drawer.whole(20, 1000))}}
     return {
@@ -115,7 +114,7 @@ def _pressure(drawer: Drawer, most_requests: int) -> dict[str, Any]:
 
 
 def _tight_cache(drawer: Drawer, deployment: dict[str, Any], workload: dict[str, Any]) -> dict[str, Any]:
-    """A cache that holds one to four of the longest requests: where preemption, refusal and waiting begin."""
+    """Return the keys of a cache for one to four of the longest requests, so that requests wait or are preempted."""
     sides = [str(workload.get(key, 900)) for key in ("input_tokens", "output_tokens")]
     longest = sum(max([1, *map(int, re.findall(r"\b\d+\b", side))]) for side in sides)
     size = deployment.get("block_size") or 16
@@ -153,7 +152,7 @@ def _replay(drawer: Drawer) -> dict[str, Any]:
 
 
 def _trace(rng: Random, most: int) -> str:
-    """CSV with columns of ours."""
+    """Return a trace as CSV in the project's own column names."""
     further = [name for name in ("session", "priority", "deadline_s", "timeout_s") if rng.random() < 0.4]
     rows = [",".join(("arrival_s", "input_tokens", "output_tokens", *further))]
     now = 0.0
@@ -218,7 +217,7 @@ def _autoscaling(d: Drawer) -> dict[str, Any]:
 
 
 def _arrivals(d: Drawer) -> Any:
-    """Every class of arrivals there is, named as files name it."""
+    """Return the block of a random arrival process, named as workload files name it."""
     kind = d.rng.choice(list(_leaves(Arrivals)))
     name = re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
     keys = d.model(kind, f"arrivals.{name}", 0.6)
@@ -365,5 +364,3 @@ DOMAINS: Final[dict[str, Domain]] = {
     "workload.name": _of("name"),
     "workload.scenario": _of("agentx", "none"),
 }
-#: Served as they come, beside drawn ones.
-CATALOG_WORKLOADS: Final = tuple(list_workloads())

@@ -1,4 +1,4 @@
-"""Runs one case both ways and holds it to every law. Raises what is a finding; InputError is an answer."""
+"""Runs a case step by step and fast-forwarded with every invariant checked; InputError is no finding, all else is."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from simulator.cli.outputs import RequestedOutputs
 from simulator.cli.requests import with_media
 from simulator.cluster.compiled import compile_fleet
 from simulator.cluster.run import Run
-from simulator.cluster.run_options import serving_options
+from simulator.cluster.serving_options import serving_options
 from simulator.cluster.simulate import simulate
 
 #: Largest difference of times with and without fast-forward, seconds.
@@ -41,16 +41,16 @@ COUNTS: Final = ("status", "replica", "preemptions", "cached_tokens")
 
 
 class Hang(Exception):
-    """A case that used up its time."""
+    """A case took longer than its limit of processor time."""
 
 
 class Differs(AssertionError):
-    """Two runs that must be the same are not."""
+    """Two runs of a case that must be equal differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a case; `refused` is why it cannot be, if it cannot."""
+    """The outcome of a case; `refused` is the error if the case is not valid."""
 
     refused: InputError | None = None
     n_requests: int = 0
@@ -64,7 +64,7 @@ class Outcome:
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raises Hang after so many seconds of processor time."""
+    """Raise Hang after a number of seconds of processor time."""
 
     def stop(*_: Any) -> None:
         raise Hang(f"more than {seconds:g} s of processor time")
@@ -79,7 +79,7 @@ def limited(seconds: float) -> Iterator[None]:
 
 
 def write(case: Case, folder: Path) -> tuple[Path, Path]:
-    """deployment.yaml and workload.yaml (and the trace it names) of a case."""
+    """Write the deployment, the workload and the trace of a case, and return the paths of the first two."""
     for name, data in (("deployment", case.deployment), ("workload", case.workload)):
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(data, sort_keys=False))
     (folder / "trace.csv").write_text(case.trace)
@@ -87,7 +87,12 @@ def write(case: Case, folder: Path) -> tuple[Path, Path]:
 
 
 def run_case(case: Case, folder: Path, limit_s: float = 60.0) -> Outcome:
-    """As the command does it, step by step and fast-forwarded, with all laws; and the files it writes."""
+    """Run a case as the command `simulate` does, step by step and fast-forwarded, and write its output files.
+
+    Raises:
+        Hang: The case takes more than `limit_s` seconds of processor time.
+        Differs: The two runs differ.
+    """
     try:
         with limited(limit_s):
             return _run(case, folder)
@@ -128,7 +133,7 @@ def _run(case: Case, folder: Path) -> Outcome:
 
 
 def assert_same(slow: Run, fast: Run) -> None:
-    """Raises Differs, naming the first request that is not the same."""
+    """Raise Differs, with the first request that differs, if two runs are not equal."""
     for name in COUNTS:
         _compare(name, getattr(slow, name), getattr(fast, name), 0.0)
     for name in TIMES:

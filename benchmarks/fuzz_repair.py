@@ -1,4 +1,4 @@
-"""Turns a case that was refused into one that may be: by the refusal's own advice, or by leaving a key out."""
+"""Changes a case that was refused so that it may be valid: follows the advice of the error, or removes a key."""
 
 from __future__ import annotations
 
@@ -13,13 +13,20 @@ from fuzz_cases import Case
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 
-#: Never left out.
+#: Keys that are never removed.
 KEPT: Final = ("model", "hardware", "arrivals", "input_tokens", "output_tokens", "trace", "requests")
 _SAID: Final = re.compile(r"(\w+):? (\S+)")
 
 
 def repaired(case: Case, refusal: InputError, rng: Random, followed: set[str]) -> Case:
-    """One step nearer to what can be. followed: advice taken before, which is not taken twice."""
+    """Return the case with one change towards a valid one.
+
+    Args:
+        case: The case that was refused.
+        refusal: The error.
+        rng: Chooses among several changes.
+        followed: Advice that was followed before and is not followed again; the advice of this call is added.
+    """
     advised = _advice(refusal)
     if advised and str(advised) not in followed:
         followed.add(str(advised))
@@ -39,7 +46,7 @@ def repaired(case: Case, refusal: InputError, rng: Random, followed: set[str]) -
 
 
 def _advice(refusal: InputError) -> dict[str, Any] | None:
-    """ "key: value" and "key value" as the nearest valid choice."""
+    """Return the key and value that an error names as the nearest valid choice, or None."""
     said = _SAID.match(refusal.nearest or "")
     if said is None or said[1] not in Deployment.model_fields:
         return None
@@ -62,7 +69,7 @@ def _less(case: Case, rng: Random) -> Case:
 
 
 def _without(data: dict[str, Any], key: str, rng: Random) -> dict[str, Any]:
-    """Less of that key: one of its entries, or all of it."""
+    """Return the block without one entry of a key, or without the whole key."""
     inner = data[key]
     rest = {k: v for k, v in data.items() if k != key}
     if isinstance(inner, list) and len(inner) > 1 and rng.random() < 0.5:

@@ -1,4 +1,4 @@
-"""Random values for pydantic models, drawn from their own schemas: a new key is drawn without a change here."""
+"""Draws random values for pydantic models from their schemas, so that new keys need no change here."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-#: Draws a value of a key whose schema does not say enough: names, tables, blocks that another module reads.
+#: Draws a value for a key whose schema alone does not define valid values: a name, a table, or a block that another
+#: module reads.
 Domain = Callable[["Drawer"], Any]
-#: What no key accepts everywhere: written by hand into files all the same.
+#: Values that users may write by mistake, and that hardly any key accepts.
 NONSENSE: tuple[Any, ...] = (-1, 0, 0.5, 1e308, 2**70, "", "x", "null", True, [], {}, [1, 2], {"x": 1}, float("nan"))
 
 
 class UnknownKey(Exception):
-    """The schema of this key says too little to draw it: give it a domain."""
+    """The schema of a key does not define valid values, and no domain is given for the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a number may be; None: unbounded."""
+    """The bounds of a number; None if it is unbounded."""
 
     low: float | None = None
     high: float | None = None
@@ -46,13 +47,20 @@ class Bounds:
 
 
 class Drawer:
-    """`domains` by key path ("autoscaling.target") or bare key; `chance` that an optional key is written at all."""
+    """Draws values of models.
+
+    Attributes:
+        rng: The source of random numbers.
+        domains: Functions that draw values, by the path of a key ("autoscaling.target") or by its last part.
+        chance: Probability that an optional key is written.
+        wild: Probability that a key has a value of NONSENSE.
+    """
 
     def __init__(self, rng: Random, domains: Mapping[str, Domain], chance: float, wild: float = 0.0) -> None:
         self.rng, self.domains, self.chance, self.wild = rng, domains, chance, wild
 
     def model(self, cls: type[BaseModel], path: str = "", chance: float | None = None) -> dict[str, Any]:
-        """Its required keys and some of the others."""
+        """Return the required keys of a model and some of the optional ones, with random values."""
         chance = self.chance if chance is None else chance
         found = {}
         for name, field in cls.model_fields.items():
@@ -69,7 +77,11 @@ class Drawer:
         return self.value(field.annotation, tuple(field.metadata), path)
 
     def value(self, annotation: Any, metadata: tuple[Any, ...], path: str) -> Any:
-        """Of that type. Raises UnknownKey where the type does not say what to draw."""
+        """Return a random value of a type.
+
+        Raises:
+            UnknownKey: The type does not define which values are valid.
+        """
         origin, args = get_origin(annotation), get_args(annotation)
         if origin is Annotated:
             extra = [m for a in args[1:] for m in (a.metadata if isinstance(a, FieldInfo) else [a])]
@@ -101,11 +113,11 @@ class Drawer:
         raise UnknownKey(f"{path}: give {annotation} a domain in fuzz_cases.py")
 
     def whole(self, low: int, high: int) -> int:
-        """Log-uniform, both ends included."""
+        """Return a whole number between two bounds, both included, from a log-uniform distribution."""
         return min(high, low - 1 + int(exp(self.rng.uniform(0.0, log(high - low + 2)))))
 
     def real(self, bounds: Bounds) -> float:
-        """Uniform between two bounds, log-uniform around one beyond one."""
+        """Return a number from a uniform distribution between two bounds, or a log-uniform one above a lower bound."""
         low = bounds.low or 0.0
         if bounds.high is not None:
             return round(self.rng.uniform(low + 1e-3 * bounds.open_low, bounds.high - 1e-3 * bounds.open_high), 4)

@@ -1,4 +1,4 @@
-"""Makes a failing case smaller while it still fails: fewer keys, fewer requests, smaller numbers."""
+"""Reduces a failing case while it still fails: to fewer keys, fewer requests and smaller numbers."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any, Final
 from fuzz_cases import Case
 
 Fails = Callable[[Case], bool]
-#: Most seconds spent on one finding.
-PATIENCE_S: Final = 40.0
-#: Keys without which nothing is left of a case.
+#: Longest time to reduce one case, seconds. A judgement: a soak run has many cases.
+MOST_SHRINK_S: Final = 40.0
+#: Keys that a valid case needs.
 NEEDED: Final = ("model", "hardware", "arrivals", "input_tokens", "output_tokens", "requests", "trace")
 
 
-def shrink(case: Case, fails: Fails, patience_s: float = PATIENCE_S) -> Case:
-    """The smallest found in a while that `fails`."""
-    until_s = time.monotonic() + patience_s
+def shrink(case: Case, fails: Fails, most_s: float = MOST_SHRINK_S) -> Case:
+    """Return the smallest case that still fails and that is found within `most_s` seconds."""
+    until_s = time.monotonic() + most_s
     found = True
     while found and time.monotonic() < until_s:
         found = False
@@ -32,7 +32,7 @@ def shrink(case: Case, fails: Fails, patience_s: float = PATIENCE_S) -> Case:
 
 
 def smaller_cases(case: Case) -> Iterator[Case]:
-    """Each one step smaller, the boldest first."""
+    """Yield cases with one reduction each, the largest reductions first."""
     if case.options:
         yield replace(case, options={})
     lines = case.trace.splitlines(keepends=True)
@@ -47,7 +47,7 @@ def smaller_cases(case: Case) -> Iterator[Case]:
 
 
 def _less(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Without a key; then with one value smaller."""
+    """Yield the block without each of its keys, then with each value reduced."""
     for key in data:
         if key not in NEEDED:
             yield {k: v for k, v in data.items() if k != key}

@@ -1,4 +1,4 @@
-"""Answers of `plan` and `simulate` over every feature, to compare two versions of the programs to the last digit.
+"""Records answers of `plan` and `simulate` for every feature, and compares those of two versions to the last digit.
 
     python benchmarks/golden_answers.py write DIR            # one JSON file per case
     python benchmarks/golden_answers.py compare DIR          # run again, print every difference; exit status 1 if any
@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-#: Stands for the temporary folder in which a case runs.
+#: The text that replaces the name of the temporary folder in which a case runs.
 FOLDER: Final = "/FOLDER"
 #: Paths in a JSON document whose values differ between two runs of one version.
 NOT_DETERMINISTIC: Final = (("search", "seconds"), ("reproduce", "versions"))
@@ -37,7 +37,7 @@ NOT_DETERMINISTIC: Final = (("search", "seconds"), ("reproduce", "versions"))
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command line. `{json}` stands for `--json FILE`; outputs: further files and folders whose text is kept."""
+    """A command line; `{json}` is replaced by `--json FILE`, and the text of the files in `outputs` is recorded too."""
 
     line: str
     status: int = 0
@@ -46,7 +46,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Commands run one after the other in one folder, in which `files` lie."""
+    """Commands that run one after the other in a folder with the given `files`."""
 
     name: str
     commands: tuple[Command, ...]
@@ -100,7 +100,7 @@ WORKLOAD: Final = {"w.yaml": SHORT}
 
 
 def plan_case(name: str, words: str, status: int = 0, files: dict[str, str] | None = None) -> Case:
-    """One question about llama3.1-8b, whose words are added to ASK."""
+    """Return a case with one question about llama3.1-8b, which is ASK with further options."""
     return Case(name, (Command(f"{ASK} {words}", status),), WORKLOAD | (files or {}))
 
 
@@ -194,7 +194,7 @@ PLAN_CASES: Final = (
 
 
 def simulate_case(name: str, workload: str, *deployments: str, words: str = "", outputs: tuple[str, ...] = ()) -> Case:
-    """One run of every deployment under one workload."""
+    """Return a case that simulates every deployment under one workload."""
     files = {f"d{i}.yaml": text for i, text in enumerate(deployments)} | {"w.yaml": workload}
     commands = tuple(
         Command(
@@ -326,7 +326,7 @@ CASES: Final = PLAN_CASES + SIMULATE_CASES
 
 
 def run_case(case: Case) -> dict[str, Any]:
-    """The case's record: {"0": of the first command, "1": of the second, ...}."""
+    """Return the record of a case: {"0": that of the first command, "1": that of the second, ...}."""
     with tempfile.TemporaryDirectory(prefix="golden-") as name:
         folder, home = Path(name) / "work", Path(name) / "home"
         folder.mkdir()
@@ -353,7 +353,7 @@ def _run(command: Command, number: int, folder: Path, home: Path) -> dict[str, A
 
 
 def _content(path: Path, folder: Path) -> Any:
-    """Of a JSON file its document without what is not deterministic, else its lines."""
+    """Return the document of a JSON file without values that differ between runs, or the lines of any other file."""
     text = path.read_text().replace(str(folder), FOLDER)
     return comparable(json.loads(text)) if path.suffix == ".json" else text.splitlines()
 
@@ -363,7 +363,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def unexpected(case: Case, record: dict[str, Any]) -> Iterator[str]:
-    """One line for every command that did not end as the case says."""
+    """Yield one line for every command whose exit status is not that of the case."""
     for command, done in zip(case.commands, record.values(), strict=True):
         if done["exit_status"] != command.status:
             said = done.get("refused", "")
@@ -371,7 +371,7 @@ def unexpected(case: Case, record: dict[str, Any]) -> Iterator[str]:
 
 
 def comparable(document: Any) -> Any:
-    """The document without the values that differ between two runs of one version."""
+    """Return a document without the values that differ between two runs of one version."""
     for *parents, last in NOT_DETERMINISTIC:
         inner = document
         for key in parents:
@@ -382,7 +382,7 @@ def comparable(document: Any) -> Any:
 
 
 def differences(old: Any, new: Any, tolerance: float, ignore_text: bool, path: str = "$") -> Iterator[str]:
-    """One line for every value that differs: JSON path, old value, new value."""
+    """Return one line for every value that differs: JSON path, old value, new value."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in [*old, *(k for k in new if k not in old)]:
             inner = f"{path}.{key}"
@@ -417,7 +417,7 @@ def _shown(value: Any) -> str:
 
 
 def main() -> int:
-    """The exit status: 0 written or equal, 1 different, or a command that did not end as it should."""
+    """Record or compare the answers; return 1 if they differ or a command failed, and 0 otherwise."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("verb", choices=("write", "compare"))
     parser.add_argument("folder", type=Path, metavar="DIR")

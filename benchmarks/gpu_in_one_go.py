@@ -1,4 +1,4 @@
-"""Everything we want from a GPU machine, in one go and within ten minutes: profile, fit, compare, verify, collect.
+"""Make all measurements that need a GPU machine, within ten minutes: profile, fit, compare, verify, collect.
 
     python benchmarks/gpu_in_one_go.py --out DIR             # from a checkout, nothing installed, no network
     python benchmarks/gpu_in_one_go.py --out DIR --rehearse  # the same on a CPU with a tiny model: no figures
@@ -88,7 +88,7 @@ class Plan:
 
     @property
     def networks(self) -> tuple[str, ...]:
-        """The networks whose library is here."""
+        """Return the networks whose library is installed."""
         if self.rehearse:
             return (REHEARSED,)
         return tuple(name for name, library in NETWORKS.items() if importlib.util.find_spec(library) is not None)
@@ -108,7 +108,7 @@ class Outcome:
 
 
 def missing(rehearse: bool) -> str | None:
-    """One line of what to carry here as wheels; None where everything is there."""
+    """Return one line that names the packages to bring as wheels; None if none is missing."""
     driver = () if rehearse else ("pynvml",)
     absent = [name for name in (*BARE, *driver, *CARRIED) if importlib.util.find_spec(name) is None]
     if not absent:
@@ -126,7 +126,7 @@ def missing(rehearse: bool) -> str | None:
 
 
 def step_compare(plan: Plan) -> None:
-    """Seconds the shipped bundle predicts over seconds measured here, by family: comparison.json."""
+    """Write comparison.json: the seconds that the shipped bundle predicts over those measured here, by family."""
     from calibration.bundles.bundle import load_bundle, shipped_folder
     from calibration.rows.dataset import read_rows
     from catalogs.hardware.catalog import parse_hardware
@@ -154,7 +154,7 @@ def step_compare(plan: Plan) -> None:
 
 
 def ratios(bundle: Any, family: str, rows: Any, part: str) -> list[dict[str, Any]]:
-    """A line for each dtype of a family both know."""
+    """Return a line for each dtype of a family that both sides have."""
     import numpy as np
 
     from calibration.fitting.cross_validation import as_engine, predict
@@ -177,7 +177,7 @@ def ratios(bundle: Any, family: str, rows: Any, part: str) -> list[dict[str, Any
 
 
 def step_networks(plan: Plan) -> None:
-    """Whole networks in torch against their prices by the bundle of the profile: networks.json."""
+    """Write networks.json: whole networks in torch compared with their prices by the bundle of the profile."""
     from calibration.bundles.bundle import load_bundle
     from calibration.profile.machine.device import open_device
     from catalogs.hardware.catalog import parse_hardware
@@ -202,7 +202,7 @@ def step_networks(plan: Plan) -> None:
 
 
 def step_verify(plan: Plan) -> None:
-    """transformers in this process against the simulation: verify.json, and every request."""
+    """Write verify.json and every request: transformers in this process compared with the simulation."""
     from dataclasses import replace
 
     from calibration.serve.transformers_engine import TransformersEngine
@@ -238,7 +238,7 @@ def step_verify(plan: Plan) -> None:
 
 
 def llama_config(spec: Any) -> dict[str, Any]:
-    """The config.json of a plain Llama of the catalog."""
+    """Return the config.json of a plain Llama of the catalog."""
     group = spec.groups[0]
     if spec.architecture != "LlamaForCausalLM" or len(spec.groups) != 1:
         raise SystemExit(f"only plain Llama models are made here, not {spec.architecture}")
@@ -267,7 +267,7 @@ STEPS: dict[str, Callable[[Plan], None]] = {
 
 
 def commands(plan: Plan) -> list[tuple[str, list[str], float]]:
-    """(step, command, seconds it may take)."""
+    """Return each step with its command and the seconds that it may take."""
     profile = [
         sys.executable,
         "-m",
@@ -341,7 +341,7 @@ def _end(process: subprocess.Popen[str], sign: signal.Signals, late: threading.E
 
 
 def collect(plan: Plan, outcomes: list[Outcome]) -> dict[str, Any]:
-    """Fill plan.out; whatever is missing is left out and said in the summary."""
+    """Write the results to plan.out; the summary names every result that is missing."""
     problems: list[str] = []
     for what in (_rows, _copies, _details):
         try:

@@ -35,7 +35,7 @@ MEAN_CONTEXT, MAX_CONTEXT = 700, 830
 
 
 def without_skew(gap_s: float = 0.0) -> tuple[StepCost, int]:
-    """Step cost with the profile's host terms but no skew, and how many collectives a decode step runs."""
+    """Return the step cost with the profile's host terms but without skew, and the collectives of a decode step."""
     deployment = Deployment(
         model="llama-2-70b",
         engine="vllm-0.15",
@@ -53,7 +53,7 @@ def without_skew(gap_s: float = 0.0) -> tuple[StepCost, int]:
 
 
 def decode_steps(path: Path) -> dict[str, np.ndarray]:
-    """(sequences, cycle seconds) of decode-only steps, by run."""
+    """Return (sequences, cycle seconds) of the decode-only steps, by run."""
     runs: dict[str, list[tuple[float, float]]] = defaultdict(list)
     with path.open() as file:
         for row in csv.DictReader(file):

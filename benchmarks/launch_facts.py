@@ -41,13 +41,13 @@ CUT_EXPERTS = {"4": (32, 32, 32), "8": (8, 16, 32)}
 
 
 def measured_on(row: Row) -> str:
-    """The day of the run, such as 2026-01-21, so that texts sort by date; "" if the table does not state it."""
+    """Return the day of a run in a form that sorts by date, such as 2026-01-21; "" if the table does not state it."""
     found = re.search(r"measured=(\d{4}-\d\d-\d\d)", row["source"])
     return found[1] if found else ""
 
 
 def why_left_out(row: Row) -> str:
-    """ "drafts" or "cold" for a point that is known not to be of a warm server without drafts; otherwise ""."""
+    """Return "drafts" or "cold" for a point that is known to have drafted or to be of a cold server, otherwise ""."""
     engine, day, model = row["backend"], measured_on(row), row["model"].rpartition("/")[2]
     whole = row["tensor_parallel"] == "4" and row["expert_parallel"] == "false"
     drafting = day == "2026-01-14" or row["backend_version"] == "1.2.0rc6.post3"
@@ -62,12 +62,15 @@ def why_left_out(row: Row) -> str:
 
 
 def flags(row: Row) -> dict[str, Any]:
-    """The keys of deployment.yaml that the launch script of the point's day sets."""
+    """Return the keys of deployment.yaml that the launch script sets on the day of the point."""
     return (trtllm_flags if row["backend"] == "trtllm" else sglang_flags)(row)
 
 
 def trtllm_flags(row: Row) -> dict[str, Any]:
-    """dsr1_*_trt, gptoss_*_trt and 70b_*_trt: EP = TP for gpt-oss on H200 (nvidia-master.yaml, its comment)."""
+    """Return the keys that the scripts dsr1_*_trt, gptoss_*_trt and 70b_*_trt set.
+
+    For gpt-oss on H200, EP equals TP (nvidia-master.yaml, its comment).
+    """
     model, clients = row["model"].rpartition("/")[2], int(float(row["concurrency"]))
     if model.startswith("DeepSeek"):
         tokens = (clients + int(row["input_tokens_max"]) + 127) // 64 * 64
@@ -88,7 +91,7 @@ def trtllm_flags(row: Row) -> dict[str, Any]:
 
 
 def scripted_layout(row: Row) -> dict[str, Any]:
-    """The layout that TensorRT-LLM's scripts for DeepSeek chose by lengths and clients; {} where the table has it.
+    """Return the layout that TensorRT-LLM's scripts for DeepSeek chose by lengths and clients; {} if the table has it.
 
     The table has the width of these runs and neither of the other two settings (dsr1_fp4_b200_trt, dsr1_fp8_b200_trt
     and dsr1_fp8_h200_trt as of 2025-11-01).
@@ -104,7 +107,7 @@ def scripted_layout(row: Row) -> dict[str, Any]:
 
 
 def sglang_flags(row: Row) -> dict[str, Any]:
-    """dsr1_*, qwen3.5_* and glm5_* of B200 and H200."""
+    """Return the keys that the scripts dsr1_*, qwen3.5_* and glm5_* set on B200 and H200."""
     model, on_b200 = row["model"].rpartition("/")[2], row["system"] == "b200_sxm"
     clients = int(float(row["concurrency"]))
     if model.startswith("DeepSeek"):

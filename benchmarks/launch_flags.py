@@ -30,7 +30,7 @@ from simulator.analysis.metrics import summarise
 
 
 def points(score: ModuleType, engine: str) -> list[tuple[Row, dict[str, Any], dict[str, Any]]]:
-    """(row, deployment, workload) of every point of an engine whose settings are not inferred from its figures."""
+    """Return (row, deployment, workload) of each point of an engine whose settings were not inferred from figures."""
     rows: list[Row] = []
     found: list[tuple[Any, ...]] = []
 
@@ -52,7 +52,7 @@ def points(score: ModuleType, engine: str) -> list[tuple[Row, dict[str, Any], di
 
 
 def errors(row: Row, deployment: dict[str, Any], workload: dict[str, Any]) -> tuple[float, float] | None:
-    """Signed percent errors of the mean TTFT and TPOT; None if the deployment cannot run."""
+    """Return the signed errors of the mean TTFT and TPOT in percent; None if the deployment cannot run."""
     try:
         with written(deployment, workload) as files:
             metrics = summarise(simulated(*files))["metrics"]
@@ -64,7 +64,7 @@ def errors(row: Row, deployment: dict[str, Any], workload: dict[str, Any]) -> tu
 
 
 def line(name: str, table: list[tuple[tuple[float, float], tuple[float, float]]]) -> str:
-    """Median absolute errors as published and as launched."""
+    """Return a line with the median absolute errors of the points as published and as launched."""
     parts = [f"{name:34} n={len(table):4}"]
     for i, metric in enumerate(("TTFT", "TPOT")):
         was, now = (statistics.median(abs(pair[j][i]) for pair in table) for j in (0, 1))

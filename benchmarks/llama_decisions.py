@@ -27,7 +27,7 @@ CONTEXT_TOKENS = 4096
 
 
 def arrivals(log: Path) -> tuple[list[tuple[float, int]], dict[int, int], dict[int, int]]:
-    """[(seconds after the first step, task)], prompt and output tokens by task."""
+    """Return the arrivals, (seconds after the first step, task), and the prompt and output tokens by task."""
     posted: list[tuple[float, int]] = []
     inputs: dict[int, int] = {}
     outputs: dict[int, int] = {}
@@ -44,7 +44,7 @@ def arrivals(log: Path) -> tuple[list[tuple[float, int]], dict[int, int], dict[i
 
 
 def batch_rows(scheduler: LlamaCpp, left: dict[Request, int]) -> tuple[tuple[tuple[int, int], ...], int]:
-    """One step of the scheduler: ((slot, tokens), ...) and passes; requests that are done leave."""
+    """Return one step of the scheduler, ((slot, tokens), ...), and its passes; requests that are done leave."""
     scheduler._launch()
     slots, decoding = dict(scheduler._slot_of), list(scheduler._decoding)
     before = {r: r.computed_tokens for r in slots if slots[r] not in decoding}

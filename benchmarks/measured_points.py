@@ -1,6 +1,6 @@
-"""Public measurements beside the same points simulated, in this process; for `coverage.py`.
+"""Simulates the points of public measurements in this process, for `coverage.py` and other benchmarks.
 
-The scorer that lies beside the measurements says what deployment and workload a point stands for; only its call of the
+The scorer that comes with the measurements defines the deployment and the workload of a point. Only its call of the
 command `simulate` is replaced.
 """
 
@@ -42,7 +42,8 @@ from simulator.cluster.compiled import compile_deployment
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import simulate
 
-#: Settings of the run are not published and were chosen by its figures: an error there says nothing about simulation.
+#: Marks points whose settings are not published and were inferred from their own figures. Their error says nothing
+#: about the simulation.
 INFERRED = "inferred from the figures"
 FOLDS = 10  # parts of the tables of which each is predicted from the others
 LAUNCHED = ("sglang", "trtllm")  # engines whose launch scripts were read
@@ -69,9 +70,14 @@ SUMMARY = {
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One statistic of one run. operator_error: what the operators expect of the run's step times; waiting_share: the
-    part of a time to first token that is waiting; fold: its part of the table (-1: of no table); regime: what is known
-    of the deployment before it runs."""
+    """One statistic of one run, measured and simulated.
+
+    Attributes:
+        operator_error: The error of the step times of the run that is expected from the operators.
+        waiting_share: The part of a time to first token that is waiting.
+        fold: The part of the table in which the point is; -1 for points of no table.
+        regime: What is known of the deployment before it runs.
+    """
 
     part: str  # "open loop", "closed loop", "steady state", "static batch"
     case: str
@@ -93,7 +99,7 @@ class Compared:
 
 
 def fold_of(identity: str) -> int:
-    """Stable: it depends on the point's own name and nothing else."""
+    """Return the fold of a point, which depends only on its name."""
     return int(hashlib.sha256(identity.encode()).hexdigest(), 16) % FOLDS
 
 
@@ -118,15 +124,18 @@ def simulated(deployment: Path, workload: Path) -> Run:
 
 
 def regime_of(done: Run) -> Regime:
-    """Of the first pool, as `simulate` states it."""
+    """Return the regime of the first pool, as `simulate` states it."""
     first = done.compiled_pools[0].resolved
     return Regime.of(first.model, first.hardware.accelerator)
 
 
 def tables(score: ModuleType, data: Path, refused: list[str]) -> Iterator[Compared]:
-    """Every point of the tables whose settings are known, of points that are one run the first; points that cannot run
-    go to `refused`, by name. Points of SGLang and TensorRT-LLM have the flags of their launch scripts; those of cold
-    servers and with drafts are left out (`launch_facts`). Static batches are those of `static_batches`."""
+    """Yield every point of the tables whose settings are known, and of points that are one run the first.
+
+    Points that cannot run are added to `refused`, by name. Points of SGLang and TensorRT-LLM have the flags of their
+    launch scripts; those of cold servers and with drafts are left out (`launch_facts`). Static batches are those of
+    `static_batches`.
+    """
     for part in SOURCES:
         rows = static_batches(score, data) if part == "static batch" else points(score, data, part)
         for row, (name, deployment, workload, want) in rows:
@@ -159,9 +168,11 @@ def tables(score: ModuleType, data: Path, refused: list[str]) -> Iterator[Compar
 
 
 def static_batches(score: ModuleType, data: Path) -> Iterator[tuple[dict[str, str], tuple[Any, ...]]]:
-    """The static batches that an error is learned from, on the engines that `plan matrix --measured` simulates: those
-    of models and hardware in the catalog, without the points that host times were fitted on, and without those in which
-    the engine cannot have computed all tokens."""
+    """Yield the static batches from which an error is learned, on the engines that `plan matrix --measured` simulates.
+
+    They are those of models and hardware in the catalog, without the points on which host times were fitted, and
+    without those in which the engine cannot have computed all tokens.
+    """
     seen: Counter[str] = Counter()
     for row, (name, deployment, workload, want) in points(score, data, "static batch"):
         engine = ENGINES[row["engine"]]
@@ -172,16 +183,21 @@ def static_batches(score: ModuleType, data: Path) -> Iterator[tuple[dict[str, st
 
 
 def least_static_s(row: dict[str, str]) -> float:
-    """The least seconds of a static batch: every output token needs a step, and every step reads the weights that one
-    token uses, of one byte a parameter at least, at the bandwidth of the memory."""
+    """Return the least possible seconds of a static batch.
+
+    Every output token needs a step, and every step reads the weights that one token uses, of at least one byte a
+    parameter, at the bandwidth of the memory.
+    """
     unit, model = parse_hardware(row["gpu"]).accelerator, load_model(row["model"])
     per_step_s = model.n_active_params / (int(row["n_gpus"]) * unit.memory_bandwidth_bytes_per_s)
     return int(row["output_tokens"]) * per_step_s
 
 
 def points(score: ModuleType, data: Path, part: str) -> Iterator[tuple[dict[str, str], tuple[Any, ...]]]:
-    """Rows of a table, and what the scorer makes of each: (name, deployment, workload, measured). Static batches come
-    in the scorer's seeded order, and only those of models and hardware in the catalog."""
+    """Yield each row of a table as the scorer reads it: (name, deployment, workload, measured).
+
+    Static batches come in the scorer's seeded order, and only those of models and hardware in the catalog.
+    """
     rows: list[dict[str, str]] = []
     found: list[tuple[Any, ...]] = []
     known_rows = score.known_rows
@@ -228,7 +244,7 @@ def _has_model(name: str) -> bool:
 
 @contextlib.contextmanager
 def written(deployment: dict[str, Any], workload: dict[str, Any]) -> Iterator[tuple[Path, Path]]:
-    """Both as files, as the command `simulate` takes them."""
+    """Write a deployment and a workload as the files that the command `simulate` reads, and yield their paths."""
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder) / "deployment.yaml", Path(folder) / "workload.yaml"
         for file, content in zip(files, (deployment, workload), strict=True):
@@ -239,8 +255,10 @@ def written(deployment: dict[str, Any], workload: dict[str, Any]) -> Iterator[tu
 def _statistics(
     part: str, got: dict[str, Any], further_tokens: float, want: list[tuple[str, str, float]]
 ) -> Iterator[tuple[str, str, float, float]]:
-    """(metric, statistic, measured, simulated). The closed-loop table has no end-to-end times: TTFT + TPOT for every
-    further token of the mean output."""
+    """Yield (metric, statistic, measured, simulated) of a run.
+
+    The closed-loop table has no end-to-end times: they are TTFT plus TPOT for every further token of the mean output.
+    """
     if part == "steady state":
         for (metric, (block, key)), (_, _, measured) in zip(SUMMARY.items(), want, strict=True):
             yield metric, key, measured, float(got[block][key])
@@ -254,7 +272,10 @@ def _statistics(
 
 
 def open_loop(folder: Path, rate_scale: float = 1.0) -> list[Compared]:
-    """A case's statistics, warm-up left out as its publisher does; its requests `rate_scale` times as dense."""
+    """Return the statistics of an open-loop case, without the warm-up that its publisher leaves out.
+
+    The simulated requests arrive at `rate_scale` times the measured rate.
+    """
     case = json.loads((folder / "case.json").read_text())
     trace = str((folder / "requests.jsonl.gz").resolve())
     content = {"trace": trace, "hash_block_tokens": case["hash_block_tokens"] or 16, "rate_scale": rate_scale}
@@ -283,7 +304,7 @@ _ROW = re.compile(r"^\|[^|]+\| (ttft|tpot|e2e) mean \|[^|]+\|[^|]+\| ([+−-][\d
 
 
 def verified(page: Path) -> dict[tuple[str, str], list[float]]:
-    """log(measured / simulated) of the means in a page's own comparisons, bottom-up, by engine and metric."""
+    """Return log(measured / simulated) of the means in the comparisons of a page, by engine and metric, last first."""
     found: dict[tuple[str, str], list[float]] = {}
     for engine, block in _BLOCK.findall(page.read_text()):
         for metric, percent in _ROW.findall(block):

@@ -67,14 +67,14 @@ DIT: Final[dict[str, Any]] = {
 
 
 def recipe_of(name: str) -> Any:
-    """The recipe of a network: which class, configuration and inputs make it."""
+    """Return the recipe of a network: which class, configuration and inputs make it."""
     from catalogs.trace.recipes import NetworkRecipe, shipped_recipes
 
     return NetworkRecipe.model_validate(DIT) if name == "dit-s-2" else shipped_recipes()[name]
 
 
 def network_file(name: str, folder: Path) -> str:
-    """The network's name in the catalog, or the file that is traced now."""
+    """Return the name of a network in the catalog, or the file into which it is traced now."""
     if name != "dit-s-2":
         return name
     from catalogs.networks.files import write_network
@@ -96,7 +96,7 @@ def calibrate(names: tuple[str, ...], out: Path, budget_s: float) -> None:
 
 
 def environment(out: Path) -> dict[str, str]:
-    """The environment of the processes: their own data folder, no network, one thread."""
+    """Return the environment of the processes: their own data folder, no network, one thread."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {
         "XDG_DATA_HOME": str(out / "data"),
@@ -107,7 +107,7 @@ def environment(out: Path) -> dict[str, str]:
 
 
 def measure(name: str, batches: tuple[int, ...], device: Any = None, dtype: str = DTYPE) -> list[dict[str, Any]]:
-    """Seconds of one forward pass at each batch, by the same clock as the profile's.
+    """Return the seconds of one forward pass at each batch, by the same clock as those of the profile.
 
     `device` is that of a profile; None is one thread of this CPU.
     """
@@ -137,7 +137,7 @@ def measure(name: str, batches: tuple[int, ...], device: Any = None, dtype: str 
 
 
 def real_module(recipe: Any) -> Any:
-    """The module of a recipe of one stage, with random weights."""
+    """Return the module of a recipe of one stage, with random weights."""
     from catalogs.trace.modules import module_maker
 
     (stage,) = recipe.stages.values()
@@ -145,7 +145,7 @@ def real_module(recipe: Any) -> Any:
 
 
 def real_inputs(recipe: Any, batch: int, device: Any, dtype: Any) -> dict[str, Any]:
-    """Random inputs with the shapes of a recipe of one stage."""
+    """Return random inputs with the shapes of a recipe of one stage."""
     from torch.utils._pytree import tree_map
 
     from catalogs.trace.modules import make_inputs
@@ -166,7 +166,7 @@ def real_inputs(recipe: Any, batch: int, device: Any, dtype: Any) -> dict[str, A
 
 
 def compare(out: Path, measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each measurement with the prediction of the bundle in `out`."""
+    """Return each measurement with the prediction of the bundle in `out`."""
     from dataclasses import replace
 
     from calibration.bundles.bundle import load_bundle
@@ -194,7 +194,7 @@ def compare(out: Path, measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def table(lines: list[dict[str, Any]]) -> str:
-    """The comparison as a table of Markdown."""
+    """Return the comparison as a table of Markdown."""
     from catalogs.ui.words import percent
 
     head = "| network | batch | measured | predicted | error | at measured points | others' share |\n"
@@ -207,7 +207,7 @@ def table(lines: list[dict[str, Any]]) -> str:
 
 
 def run_all(names: tuple[str, ...], batches: tuple[int, ...], out: Path, budget_s: float) -> list[dict[str, Any]]:
-    """Every step; a profile and measurements that `out` holds already are used again."""
+    """Run every step; a profile and measurements that `out` already holds are used again."""
     out.mkdir(parents=True, exist_ok=True)
     if not (out / "profile" / "bundle" / "bundle.json").is_file():
         calibrate(names, out, budget_s)

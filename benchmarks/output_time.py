@@ -33,12 +33,12 @@ STEPS = 2.5
 
 
 def half_of(name: str) -> int:
-    """0 or 1, from the name alone."""
+    """Return the half of a case, 0 or 1, which depends only on its name."""
     return int(hashlib.sha256(name.encode()).hexdigest(), 16) % 2
 
 
 def rests(data: Path) -> Iterator[tuple[str, float]]:
-    """(stage, seconds of its median TTFT that steps and API server do not explain)."""
+    """Yield each stage with the seconds of its median TTFT that steps and API server do not explain."""
     output_s = load_engine("vllm").host.output_s
     for folder in sorted(data.glob(STAGES)):
         found = {(p.metric, p.stat): p.measured - p.simulated for p in open_loop(folder)}

@@ -19,7 +19,7 @@ def write_section(page: Path, name: str, text: str) -> None:
 
 
 def around_section(page: Path, name: str) -> tuple[str, str]:
-    """What stands before the part, with its first comment, and what stands after it, with its last.
+    """Return the text before the part, with its first comment, and the text after it, with its last comment.
 
     Raises:
         InputError: The page cannot be read, or does not have each comment once.

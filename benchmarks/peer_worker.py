@@ -63,7 +63,7 @@ def installed() -> dict[str, str]:
 
 
 def adapter() -> tuple[str, Callable[[dict[str, Any]], tuple[float, float]] | None]:
-    """The first interface that the environment has, and a function of a point: mean TTFT and TPOT in ms."""
+    """Return the first interface that the environment has, and a function of a point: mean TTFT and TPOT in ms."""
     for name, module, attribute, predict in (
         ("replay", "dynamo._core", "run_mocker_trace_replay", replay),
         ("estimate", "aiconfigurator.cli.api", "cli_estimate", estimate),
@@ -119,7 +119,7 @@ def replay(point: dict[str, Any]) -> tuple[float, float]:
 
 
 def table_version(system: str, engine: str, version: str) -> str:
-    """The newest of the package's tables that is no newer than the engine, else the oldest."""
+    """Return the newest of the package's tables that is no newer than the engine, or else the oldest."""
     database = importlib.import_module("aiconfigurator.sdk.perf_database")
     tables = database.get_supported_databases().get(system, {}).get(engine, [])
     if not tables:

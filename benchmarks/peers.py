@@ -1,4 +1,4 @@
-"""This simulator beside other simulators on the same measured closed-loop points of vLLM, in one run.
+"""Compares this simulator with other simulators on the same measured closed-loop points of vLLM.
 
     python benchmarks/peers.py SCORE.py --peer-python ENV/bin/python [--peer-python ...] [--page docs/accuracy.md]
 
@@ -52,7 +52,7 @@ SPEED: Final = {"requests": 10_000, "clients": 256, "tokens": 1024}
 
 @dataclass(frozen=True)
 class Prediction:
-    """One simulator's answer to one point: mean seconds and the CPU seconds that it took, or why there is none."""
+    """The answer of one simulator for one point: mean seconds and CPU seconds, or the reason why there is no answer."""
 
     cpu_s: float
     ttft_s: float = 0.0
@@ -62,7 +62,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Point:
-    """A point of the comparison. measured: mean TTFT and TPOT in seconds, none for the speed pair."""
+    """A point of the comparison; `measured` holds mean TTFT and TPOT in seconds, None for the comparison of speed."""
 
     group: str
     inputs: dict[str, Any]
@@ -70,7 +70,7 @@ class Point:
     predictions: dict[str, Prediction] = field(default_factory=dict)
 
     def errors(self, name: str) -> tuple[float, float]:
-        """Absolute errors in percent of TTFT and TPOT."""
+        """Return the absolute errors of TTFT and TPOT in percent."""
         got = self.predictions[name]
         pairs = zip((got.ttft_s, got.tpot_s), self.measured, strict=True)
         ttft, tpot = (100.0 * abs(value / measured - 1.0) for value, measured in pairs)
@@ -79,7 +79,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Peer:
-    """Another simulator's package in an environment of its own."""
+    """The package of another simulator, installed in its own environment."""
 
     python: Path
     adapter: str
@@ -106,7 +106,7 @@ class Peer:
 
 
 def find_peer(python: Path) -> Peer:
-    """The package in an environment.
+    """Return the package of another simulator in an environment.
 
     Raises:
         InputError: If there is no such Python, or no package in it that this benchmark knows.
@@ -126,7 +126,7 @@ def find_peer(python: Path) -> Peer:
 
 
 def sampled(score: Path, n: int, seed: int) -> tuple[list[Point], list[str]]:
-    """Points of vLLM with published settings, simulated here, and the names of those that this simulator refuses."""
+    """Return simulated points of vLLM with published settings, and the names of those that this simulator refuses."""
     kept = [
         (row, point)
         for row, point in points(load(score), score.parent.parent / "validation", "closed loop")
@@ -163,7 +163,7 @@ def simulated_point(
 
 
 def peer_inputs(row: dict[str, str], compiled: CompiledDeployment) -> dict[str, Any]:
-    """What the other packages are given of a deployment: the run's own limits, as this simulator resolved them."""
+    """Return the inputs of the other packages for a deployment, with the limits that this simulator resolved."""
     rules, ranks = engine_rules(compiled), int(row["attention_data_parallel"])
     checkpoint, quantisation = CHECKPOINTS[row["model"], row["precision"]]
     return {
@@ -186,7 +186,7 @@ def peer_inputs(row: dict[str, str], compiled: CompiledDeployment) -> dict[str, 
 
 
 def accuracy_table(sample: list[Point], peer: str) -> str:
-    """Medians of absolute errors of both, by model and hardware, of the points that the other could run, too."""
+    """Return a table of median absolute errors by model and hardware, of the points that both simulators ran."""
     common = [p for p in sample if not p.predictions[peer].error]
     if not common:
         return f"There is no point that {peer} could run."
@@ -202,7 +202,7 @@ def accuracy_table(sample: list[Point], peer: str) -> str:
 
 
 def cpu_lines(sample: list[Point], names: list[str]) -> list[str]:
-    """What could not run, and the CPU time of what could."""
+    """Return one line for each simulator: the points that it could run, its CPU time, and the reasons of the others."""
     lines = []
     for name in names:
         got = [p.predictions[name] for p in sample]
@@ -214,7 +214,7 @@ def cpu_lines(sample: list[Point], names: list[str]) -> list[str]:
 
 
 def speed_point() -> Point:
-    """The closed loop of the speed pair, simulated here; nothing was measured of it."""
+    """Return the point on which speeds are compared, simulated here; it was not measured."""
     n, clients, tokens = SPEED["requests"], SPEED["clients"], SPEED["tokens"]
     deployment = {"model": "meta-llama/Llama-3.1-70B", "weight_dtype": "fp8", "hardware": "h100x8"}
     deployment |= {"engine": "vllm-0.11", "tensor_parallel": 8, "max_num_seqs": 512}
@@ -227,7 +227,7 @@ def speed_point() -> Point:
 
 
 def speed_table(point: Point) -> str:
-    """CPU seconds for one closed loop; without what a package needs to be imported."""
+    """Return a table of the CPU seconds for one closed loop, without the time to import a package."""
     lines = ["| simulator | CPU seconds | mean TTFT | mean TPOT |", "|---|---|---|---|"]
     for name, got in point.predictions.items():
         answer = (
@@ -261,7 +261,7 @@ def page_text(sample: list[Point], refused: list[str], peers: list[Peer], speed:
 
 
 def part(text: str) -> slice:
-    """The slice that --part states.
+    """Return the slice that --part states.
 
     Raises:
         InputError: It is no START:STOP:STEP of whole numbers.

@@ -82,7 +82,7 @@ def _recipe(content: Any) -> Recipe | None:
 
 
 def _trtllm(pool: dict[str, Any]) -> tuple[tuple[int, int, bool], dict[str, Any]]:
-    """The layout and the limits of a server of TensorRT-LLM, whose limits are those of each rank."""
+    """Return the layout and the limits of a server of TensorRT-LLM, whose limits are those of each rank."""
     ranks = pool["tensor_parallel_size"] if pool.get("enable_attention_dp") else 1
     limits = {
         "max_num_seqs": pool["max_batch_size"],
@@ -95,7 +95,7 @@ def _trtllm(pool: dict[str, Any]) -> tuple[tuple[int, int, bool], dict[str, Any]
 
 
 def _sglang(pool: dict[str, Any]) -> tuple[tuple[int, int, bool], dict[str, Any]]:
-    """The layout and the limits of a server of SGLang, whose attention ranks share its limits."""
+    """Return the layout and the limits of a server of SGLang, whose attention ranks share its limits."""
     tensor, ranks, experts = (
         int(pool.get(f"{name}_parallel_size") or pool.get(f"{short}_size") or 1)
         for name, short in (("tensor", "tp"), ("data", "dp"), ("expert", "ep"))

@@ -1,5 +1,4 @@
-"""Power limits against measurements: fits what calibration/bundles/clocked.py states, and checks it where it was not
-fitted.
+"""Power limits against measurements: fit the constants of calibration/bundles/lower_clock.py, and check them elsewhere.
 
     python benchmarks/power_caps.py             # seconds
     python benchmarks/power_caps.py --simulate  # also simulates the 27B model under the same limits, half a minute
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq, least_squares
 
-from calibration.bundles.clocked import DATACENTER, LEAST_CLOCK_PART, SHARPNESS, WORKSTATION, VoltageCurve
+from calibration.bundles.lower_clock import DATACENTER, LEAST_CLOCK_PART, SHARPNESS, WORKSTATION, VoltageCurve
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.ui.words import percent
 
@@ -49,7 +48,7 @@ def voltage(x: Array | list[float], clock: Array) -> Array:
 
 
 def fit_voltage(clock: Array, watts: Array, run: Array, static_w: float | None) -> tuple[Array, Array]:
-    """(slope, least, watts by run, static watts), errors as shares. static_w None: fitted too."""
+    """Return (slope, least, watts by run, static watts) and the errors as shares; `static_w` None is fitted too."""
     n = int(run.max()) + 1
 
     def modelled(x: Array) -> Array:
@@ -66,7 +65,7 @@ def fit_voltage(clock: Array, watts: Array, run: Array, static_w: float | None) 
 
 
 def with_curve(curve: VoltageCurve, clock: Array, watts: Array, static_w: float) -> Array:
-    """Errors of a curve fitted on another board; only the amplitude is free."""
+    """Return the errors of a curve that was fitted on another board; only the amplitude is fitted."""
     shape = clock * np.array([curve.at(float(c)) for c in clock]) ** 2
     best = float(np.sum(shape / watts * (1 - static_w / watts)) / np.sum((shape / watts) ** 2))
     out: Array = np.abs((static_w + best * shape) / watts - 1.0)
@@ -93,7 +92,7 @@ def told(title: str, errors: Array) -> None:
 
 
 def voltages(data: dict[str, Any]) -> float:
-    """Part 1; the static watts of the board under limits."""
+    """Print part 1 and return the static watts of the board under limits."""
     print("1. watts against clock")
     tables = {name: np.array(t["rows"]) for name, t in data["clock_tables"].items()}
     clock = {name: t[:, 0] / data["clock_tables"][name]["max_mhz"] for name, t in tables.items()}
@@ -112,7 +111,7 @@ def voltages(data: dict[str, Any]) -> float:
 
 
 def times(data: dict[str, Any]) -> dict[str, float]:
-    """Part 2; the clock's part of each run."""
+    """Print part 2 and return the clock's part of each run."""
     print("2. throughput against clock")
     fitted = read_runs(data, FITTED_ON)
 
@@ -131,7 +130,7 @@ def times(data: dict[str, Any]) -> dict[str, float]:
 
 
 def limits(data: dict[str, Any], static_w: float) -> None:
-    """Part 3: watts at a clock f: static + (unlimited - static) f v(f)^2, solved for the limit."""
+    """Print part 3: watts at a clock f: static + (unlimited - static) f v(f)^2, solved for the limit."""
     print("3. throughput from the limit and the draw without it")
     for prefix in (FITTED_ON, HELD_OUT):
         runs = read_runs(data, prefix)
@@ -145,7 +144,7 @@ def limits(data: dict[str, Any], static_w: float) -> None:
 
 
 def clock_at(unlimited_w: float, limit_w: float, static_w: float) -> float:
-    """The clock at which a draw fits a limit."""
+    """Return the clock at which a draw fits a limit."""
     if limit_w >= unlimited_w:
         return 1.0
 
@@ -156,7 +155,7 @@ def clock_at(unlimited_w: float, limit_w: float, static_w: float) -> float:
 
 
 def simulated(data: dict[str, Any]) -> None:
-    """The whole chain: predicted draw, predicted clock, predicted steps."""
+    """Print the results of the whole chain: predicted draw, predicted clock, predicted steps."""
     from catalogs.deployments.schema import Deployment
     from simulator.cluster.compiled import compile_deployment
     from simulator.core.batch import BatchShape

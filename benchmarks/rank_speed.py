@@ -22,7 +22,7 @@ ENGINES = ("vllm", "vllm-0.15", "sglang", "trtllm")
 
 
 def workload(even: bool, clients: int, n: int, mean: int) -> RequestSet:
-    """A closed loop; uniform over 80..100 % of the longest, or lognormal with a coefficient of variation near 1."""
+    """Return a closed loop with uniform lengths of 80 to 100 % of the longest, or lognormal ones with a CV near 1."""
     rng = np.random.default_rng(0)
     if even:
         inputs, outputs = (rng.integers(mean * 4 // 5, mean + 1, n) for _ in range(2))

@@ -20,8 +20,10 @@ SCALES: Final = (0.6, 0.8, 0.9, 1.0, 1.1, 1.3, 1.7)
 
 
 def surprises(folder: Path) -> Iterator[float]:
-    """`probability_met` of an objective whose limit is the measured value, for every statistic of the case. Uniform in
-    0..1 where "p sure" is right p of the time."""
+    """Yield `probability_met` of objectives whose limits are the measured values, for every statistic of the case.
+
+    The probabilities are uniform between 0 and 1 if the stated ones are right.
+    """
     by_scale = {scale: {(p.metric, p.stat): p for p in open_loop(folder, scale)} for scale in SCALES}
     for key, point in by_scale[1.0].items():
         curve = LatencyCurve(
@@ -62,7 +64,7 @@ _EDGE: Final = 50
 
 
 def reliability(told: Mapping[str, Sequence[float]], command: str) -> Reliability:
-    """The share of each kind of run that was right, by what was said."""
+    """Return the share of each kind of run that met its limit, by the stated probability."""
     kinds = [
         RunKind(
             name=name, n=len(values), right=tuple(round(sum(v <= p for v in values) / len(values), 4) for p in SAID)
@@ -73,7 +75,7 @@ def reliability(told: Mapping[str, Sequence[float]], command: str) -> Reliabilit
 
 
 def drawing(found: Reliability) -> str:
-    """An SVG: probability said against share that was right; the diagonal is perfect."""
+    """Return an SVG of the stated probability against the share that met its limit; the diagonal is ideal."""
     axis = f'<text x="{_EDGE + _SIDE / 2}" y="{_EDGE + _SIDE + 38}" text-anchor="middle">said to hold</text>'
     axis += f'<text transform="translate(14 {_EDGE + _SIDE / 2}) rotate(-90)" text-anchor="middle">did hold</text>'
     ticks = "".join(_ticks(share / 4) for share in range(5))

@@ -25,7 +25,7 @@ from catalogs.workloads.request_set import RequestSet
 from simulator.analysis.metrics import fleet_metrics, latency_metrics, summarise
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import CompiledFleet, compile_fleet
-from simulator.cluster.run_options import serving_options
+from simulator.cluster.serving_options import serving_options
 from simulator.cluster.simulate import simulate
 
 #: Requests per second for each replica.
@@ -44,13 +44,13 @@ def conversations(arrival_s: np.ndarray) -> RequestSet:
 
 
 def cpu_s() -> float:
-    """Of this process and its children: on a machine with other work, wall time says more about that."""
+    """Return the processor seconds of this process and its children, which other work hardly changes."""
     both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(used.ru_utime + used.ru_stime for used in both)
 
 
 def peak_bytes() -> float:
-    """Of this process and the largest of its children."""
+    """Return the peak memory of this process and of the largest of its children, bytes."""
     both = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return 1024.0 * sum(both)
 

@@ -158,7 +158,7 @@ def ours(known: Known, most: int, seed: int) -> dict[int, ParetoSample]:
 
 
 def guess_alone(known: Known, most: int, seed: int) -> dict[int, ParetoSample]:  # noqa: ARG001
-    """Layers of the guessed front, those guessed to hold first."""
+    """Return the layers of the estimated front, those that are estimated to meet the objectives first."""
     trade, looks = known.trade, dict[int, ParetoSample]()
     order = [i for i in range(len(trade.points)) if trade.holds[i] > 0]
     while order and len(looks) < most:
@@ -169,14 +169,17 @@ def guess_alone(known: Known, most: int, seed: int) -> dict[int, ParetoSample]: 
 
 
 def at_random(known: Known, most: int, seed: int) -> dict[int, ParetoSample]:
-    """Without replacement."""
+    """Return points in a random order, without replacement."""
     order = np.random.default_rng(seed).permutation(len(known.truth))[:most]
     return {int(i): known.truth[int(i)] for i in order}
 
 
 def sampled(make: Callable[[int], object]) -> Callable[[Known, int, int], dict[int, ParetoSample]]:
-    """One of Optuna's samplers over the parameters a point is made of. What does not exist or was seen costs nothing:
-    it is told again what was found, and asked until it has had as many simulations as the others."""
+    """Return a method: one of Optuna's samplers over the parameters of which a point consists.
+
+    A point that does not exist or was seen costs nothing: the sampler is told the known result and asked again, until
+    it has had as many simulations as the other methods.
+    """
 
     def run(known: Known, most: int, seed: int) -> dict[int, ParetoSample]:
         import optuna
@@ -288,7 +291,7 @@ def _close(found: Values, wanted: Values, tie: float) -> bool:
 
 
 def one_draw(space: Space, seed: int, folder: Path) -> dict[str, dict[str, float]]:
-    """All methods on one draw of one space; kept in `folder`, brute force and each method apart."""
+    """Return the results of all methods on one draw of one space; `folder` keeps those of each method."""
     file = folder / f"{space.slug}-{seed}.json"
     kept: dict[str, dict[str, float]] = json.loads(file.read_text()) if file.exists() else {}
     if set(METHODS) <= set(kept):
@@ -308,7 +311,7 @@ def one_draw(space: Space, seed: int, folder: Path) -> dict[str, dict[str, float
 
 
 def brute_force(trade: ParetoSpace, file: Path) -> tuple[dict[int, ParetoSample], float]:
-    """Every point in a long run. CPU seconds."""
+    """Return the results of every point in a long run, and the CPU seconds."""
     if file.exists():
         stored = json.loads(file.read_text())
         return {i: ParetoSample.of(look) for i, look in enumerate(stored["looks"])}, stored["seconds"]
@@ -322,7 +325,7 @@ def brute_force(trade: ParetoSpace, file: Path) -> tuple[dict[int, ParetoSample]
 def draws(
     spaces: Sequence[Space], n: int, workers: int, folder: Path
 ) -> Iterator[tuple[Space, dict[str, dict[str, float]]]]:
-    """As they are done, with a count on stderr."""
+    """Yield the draws as they are done, with a count on stderr."""
     with ProcessPoolExecutor(workers) as pool:
         jobs = {pool.submit(one_draw, space, seed, folder): space for seed in range(n) for space in spaces}
         for done, job in enumerate(as_completed(jobs), 1):

@@ -77,12 +77,12 @@ class Point:
 
     @property
     def kind(self) -> str:
-        """Model on hardware."""
+        """Return model and hardware as a text."""
         return " ".join(self.name.split()[:2])
 
 
 def points_of(score: Path, n: int) -> list[Point]:
-    """The scorer's first n points of its own seeded order, as it would hand them to `simulate`."""
+    """Return the scorer's first n points of its own seeded order, as it gives them to `simulate`."""
     module = load(score)
     found: list[Point] = []
 
@@ -112,7 +112,7 @@ def serve(deployment: dict[str, Any], workload: dict[str, Any]) -> tuple[Compile
 
 
 def as_scored(point: Point, engine: str) -> list[float]:
-    """Errors in percent, over the whole run, of what the scorer simulates; on an engine that sorts, with top_p."""
+    """Return errors in percent over the whole run that the scorer simulates; on an engine that sorts, with top_p."""
     asked = point.deployment | {"engine": engine} | ({} if engine == "vllm" else {"sampling": "top_p"})
     metrics = summarise(serve(asked, point.workload)[1])["metrics"]
     got = (metrics["itl_s"]["p50"], metrics["power"]["gpu_w_mean"], metrics["energy"]["gpu_j_per_output_token"])
@@ -120,7 +120,7 @@ def as_scored(point: Point, engine: str) -> list[float]:
 
 
 def as_measured(point: Point, engine: str) -> list[float]:
-    """Errors in percent over the benchmark's own window, with its requests."""
+    """Return errors in percent over the benchmark's own window, with its requests."""
     plant, done = served(point, engine, PROMPT_TOKENS)
     window = steady(done, point.seats)
     totals = plant.cost.totals(window)
@@ -156,7 +156,7 @@ def _errors(got: tuple[float, float, float], point: Point) -> list[float]:
 
 
 def print_seats(points: list[Point], engine: str) -> None:
-    """How many requests run at once, by mean prompt length, where memory limits them."""
+    """Print how many requests run at once, by mean prompt length, where memory limits them."""
     for point in points:
         if point.name not in SEATS:
             continue

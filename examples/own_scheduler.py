@@ -12,7 +12,7 @@ from catalogs import Deployment, load_workload
 from simulator import RunOptions, compile_deployment, simulate, summarise
 from simulator.core.batch import Batch
 from simulator.schedulers.registry import POLICIES
-from simulator.schedulers.vllm_v1 import VllmV1
+from simulator.schedulers.vllm.v1 import VllmV1
 
 #: New prompt tokens that a step with decodes takes at most.
 PROMPT_TOKENS = 256

@@ -139,6 +139,7 @@ SHORT = {
     "planner/web/scripts.py": "shared by all pages",
     "simulator/cli/other_run.py": "imported only for a comparison",
     "simulator/cluster/disaggregation.py": "the policy, which the transfers do not need",
+    "simulator/cluster/open_loop.py": "arrivals, for every kind of run",
     "simulator/cluster/run_reuse.py": "one rule, for the runs of the planner",
     "simulator/core/mypyc_modules.py": "run alone by setup.py, without any dependency",
     "simulator/core/invariants.py": "public types",

@@ -83,7 +83,7 @@ class Lists(BaseModel):
     equivalent: tuple[Equivalent, ...] = ()
 
     def reasons(self) -> dict[str, str]:
-        """Why a mutant counts as equivalent, by id."""
+        """Return why a mutant counts as equivalent, by id."""
         return {i: each.reason for each in self.equivalent for i in each.ids}
 
 
@@ -118,7 +118,11 @@ class Change:
 
 
 def read_lists(path: Path = LIST) -> Lists:
-    """Raises ListError for a key or value that is not understood."""
+    """Read the lists of a file.
+
+    Raises:
+        ListError: A key or a value is not understood.
+    """
     try:
         return Lists.model_validate(yaml.safe_load(path.read_text()))
     except ValidationError as e:
@@ -126,7 +130,11 @@ def read_lists(path: Path = LIST) -> Lists:
 
 
 def files_of(group: Group) -> list[str]:
-    """The group's files. Raises ListError for a pattern without any."""
+    """Return the files of the group.
+
+    Raises:
+        ListError: A pattern matches no file.
+    """
     found = []
     for pattern in group.files:
         paths = sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob(pattern) if p.name != "__init__.py")
@@ -137,7 +145,7 @@ def files_of(group: Group) -> list[str]:
 
 
 def sample(lists: Lists, n: int, seed: int, only: str = "") -> list[Change]:
-    """The first `n` changes in the order that the seed gives, grouped by file."""
+    """Return the first `n` changes in the order that the seed gives, grouped by file."""
     changes = []
     for group in lists.groups:
         for path in files_of(group):
@@ -153,7 +161,7 @@ def sample(lists: Lists, n: int, seed: int, only: str = "") -> list[Change]:
 
 
 def changes_of(path: str) -> Iterator[Change]:
-    """All changes of a file, in the order of the source."""
+    """Yield all changes of a file, in the order of the source."""
     source = (ROOT / path).read_bytes()
     starts = [0]
     for line in source.splitlines(keepends=True):
@@ -186,9 +194,9 @@ class _Scope:
 def _visited(
     node: ast.AST, scope: _Scope, parent: ast.AST | None, lines: Mapping[int, int]
 ) -> Iterator[tuple[_Scope, ast.AST, ast.AST | None]]:
-    """Every node that can change what the file does, with where it stands and its parent.
+    """Yield every node that can change what the file does, with its position and its parent.
 
-    lines: the line of each statement that is recorded, by the statement's `id`.
+    `lines` holds the line of each statement that is recorded, by the statement's `id`.
     """
     if isinstance(node, _WITHOUT_EFFECT) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
         return
@@ -215,7 +223,7 @@ def _visited(
 
 
 def _instead(node: ast.AST, parent: ast.AST | None) -> Iterator[ast.AST]:
-    """What may take the place of a node."""
+    """Yield what may replace a node."""
     if node is getattr(parent, "test", None) and isinstance(node, ast.Name | ast.Attribute | ast.Call):
         yield ast.UnaryOp(ast.Not(), node)
     match node:
@@ -250,7 +258,7 @@ def _instead(node: ast.AST, parent: ast.AST | None) -> Iterator[ast.AST]:
 
 
 def _arithmetic(node: ast.BinOp, parent: ast.AST | None) -> Iterator[ast.AST]:
-    """Another operator, one operand alone, and, for a whole product or quotient, one per cent more."""
+    """Yield another operator, one operand alone, and, for a whole product or quotient, one per cent more."""
     words = (ast.JoinedStr, ast.List, ast.Tuple, ast.ListComp)
     text = any(
         isinstance(side, words) or (isinstance(side, ast.Constant) and isinstance(side.value, str))
@@ -267,7 +275,7 @@ def _arithmetic(node: ast.BinOp, parent: ast.AST | None) -> Iterator[ast.AST]:
 
 
 def _calls(node: ast.Call) -> Iterator[ast.AST]:
-    """Another function, or without an argument that decides an order or a statistic."""
+    """Yield another function, or the call without an argument that decides an order or a statistic."""
     name = ast.unparse(node.func)
     if name in _CALLS:
         yield _with(node, func=ast.parse(_CALLS[name], mode="eval").body)
@@ -277,7 +285,7 @@ def _calls(node: ast.Call) -> Iterator[ast.AST]:
 
 
 def _with(node: ast.AST, **fields: Any) -> ast.AST:
-    """A copy of the node with other fields."""
+    """Return a copy of the node with other fields."""
     changed = copy.copy(node)
     for name, value in fields.items():
         setattr(changed, name, value)
@@ -285,7 +293,11 @@ def _with(node: ast.AST, **fields: Any) -> ast.AST:
 
 
 def test_files(lists: Lists) -> dict[str, list[str]]:
-    """Every test file, with the changed files that it may notice. Raises ListError for a name without any."""
+    """Return every test file with the changed files in which it may notice a fault.
+
+    Raises:
+        ListError: A name matches no test file.
+    """
     found: dict[str, list[str]] = defaultdict(list)
     for group in lists.groups:
         for name in group.tests:
@@ -299,7 +311,7 @@ def test_files(lists: Lists) -> dict[str, list[str]]:
 
 
 def faults(lists: Lists, changes: Sequence[Change], trees: Sequence[Path]) -> Iterator[Fault]:
-    """The changes with their tests; one that no test reaches has none, and one that is listed as equivalent says so."""
+    """Yield the changes with their tests; one that no test reaches has none, and equivalent ones are marked."""
     reasons = lists.reasons()
     found = recorded(lists, [c for c in changes if c.id not in reasons], trees)
     tests: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)

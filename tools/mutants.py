@@ -208,7 +208,7 @@ class Definition:
 
 
 def _children(parent: ast.AST) -> Iterator[tuple[ast.AST, Callable[[ast.AST], None]]]:
-    """Every node below, in the order of the source, with a function that puts another one in its place."""
+    """Yield every node below, in the order of the source, with a function that replaces it."""
     for name, value in ast.iter_fields(parent):
         if isinstance(value, list):
             for i, item in enumerate(value):
@@ -221,7 +221,11 @@ def _children(parent: ast.AST) -> Iterator[tuple[ast.AST, Callable[[ast.AST], No
 
 
 def read_list(path: Path) -> tuple[Mutant, ...]:
-    """The mutants of the file. Raises ListError for a key or value that is not understood, or an id used twice."""
+    """Read the mutants of the file.
+
+    Raises:
+        ListError: A key or a value is not understood, or an id is used twice.
+    """
     try:
         found = tuple(Mutant.model_validate(item) for item in yaml.safe_load(path.read_text()))
     except ValidationError as e:
@@ -234,7 +238,7 @@ def read_list(path: Path) -> tuple[Mutant, ...]:
 
 
 def definitions(root: Path, mutants: Sequence[Mutant]) -> dict[str, list[Definition]]:
-    """Functions of the four packages by name, `function` or `Class.method`: all that a mutant may name.
+    """Return the functions of the four packages by name, `function` or `Class.method`: all that a mutant may name.
 
     Functions inside functions and declarations of overloads are left out.
     """
@@ -259,7 +263,11 @@ def _functions(body: Sequence[ast.stmt], prefix: str) -> Iterator[tuple[str, ast
 
 
 def defined(mutant: Mutant, known: dict[str, list[Definition]]) -> Definition:
-    """The one function that the mutant names. Raises ListError where there is none, or more than one."""
+    """Return the one function that the mutant names.
+
+    Raises:
+        ListError: There is none, or more than one.
+    """
     found = [d for d in known.get(mutant.function, []) if mutant.package in (None, d.package)]
     found = [d for d in found if mutant.parameters in (None, tuple(a.arg for a in d.node.args.args))]
     if len(found) != 1:
@@ -282,7 +290,7 @@ def planted(definition: Definition, operation: Operation, source: str) -> str:
 
 
 def test_nodes(root: Path) -> dict[str, list[str]]:
-    """pytest's node ids by `function`, `file::function` and `file`, where file is the stem of a test file's name."""
+    """Return pytest's node ids by `function`, `file::function` and `file`, the stem of a test file's name."""
     found: dict[str, list[str]] = defaultdict(list)
     for path in sorted((root / "tests").rglob("test_*.py")):
         at = path.relative_to(root).as_posix()
@@ -295,7 +303,11 @@ def test_nodes(root: Path) -> dict[str, list[str]]:
 
 
 def selected(mutant: Mutant, known: dict[str, list[str]]) -> tuple[str, ...]:
-    """pytest's node ids of the mutant's tests, `[parameters]` kept. Raises ListError for a name that is not unique."""
+    """Return pytest's node ids of the mutant's tests, with their `[parameters]`.
+
+    Raises:
+        ListError: A name is not unique.
+    """
     nodes = []
     for text in mutant.tests:
         name, bracket, parameters = text.partition("[")
@@ -307,7 +319,11 @@ def selected(mutant: Mutant, known: dict[str, list[str]]) -> tuple[str, ...]:
 
 
 def check_list(mutants: Sequence[Mutant], known: dict[str, list[Definition]], tests: dict[str, list[str]]) -> None:
-    """Raises ListError with one line for every mutant that does not fit the tree."""
+    """Check that every mutant fits the tree.
+
+    Raises:
+        ListError: Some do not; it has one line for each.
+    """
     problems = []
     for mutant in mutants:
         try:
@@ -321,7 +337,11 @@ def check_list(mutants: Sequence[Mutant], known: dict[str, list[Definition]], te
 
 
 def listed(only: str) -> list[Mutant]:
-    """The mutants of the list whose id contains this. Raises ListError where the list does not fit the tree."""
+    """Return the mutants of the list whose id contains a text.
+
+    Raises:
+        ListError: The list does not fit the tree.
+    """
     mutants = [m for m in read_list(LIST) if only in m.id]
     check_list(mutants, definitions(ROOT, mutants), test_nodes(ROOT))
     return mutants
@@ -348,7 +368,7 @@ def print_listed(mutants: Sequence[Mutant]) -> None:
 
 
 def outcomes_of(faults: Iterable[Fault], trees: Sequence[Path], width: int) -> list[Outcome]:
-    """The outcomes, printed one by one."""
+    """Return the outcomes, which are printed one by one."""
     outcomes = []
     for outcome in judged(faults, trees):
         outcomes.append(outcome)
@@ -357,7 +377,7 @@ def outcomes_of(faults: Iterable[Fault], trees: Sequence[Path], width: int) -> l
 
 
 def main() -> int:
-    """The exit status: 0 killed, 1 not enough, 2 nothing could be said."""
+    """Return the exit status: 0 if enough mutants are killed, 1 if not, and 2 if that cannot be decided."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--generated", type=int, metavar="N", help="so many generated mutants in place of the list")
     parser.add_argument("--seed", type=int, default=1, help="of the sample of generated mutants")

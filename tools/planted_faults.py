@@ -1,4 +1,4 @@
-"""Runs tests on copies of the tree that have one fault each; where the faults come from is the caller's affair."""
+"""Runs tests on copies of the tree, each with one fault that the caller supplies."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Outcome:
 
 
 def copied(source: Path, target: Path) -> None:
-    """What the tests need, without links to the working tree."""
+    """Copy what the tests need, without links to the working tree."""
     target.mkdir(parents=True)
     for name in COPIED:
         path = source / name
@@ -60,7 +60,11 @@ def copied(source: Path, target: Path) -> None:
 
 
 def run_tests(tree: Path, nodes: Sequence[str], limit_s: float, *words: str) -> subprocess.CompletedProcess[str]:
-    """pytest on the packages in `tree`. Raises subprocess.TimeoutExpired."""
+    """Run pytest on the packages in `tree`.
+
+    Raises:
+        subprocess.TimeoutExpired: The tests take too long.
+    """
     shared = os.environ.get("CAPACITY_PLANNER_SHARED", str(ROOT.parent / "shared"))
     # CI: hypothesis draws the same examples each time, without a deadline. Plugins are slow to load and not needed.
     env = os.environ | {"PYTHONPATH": str(tree), "CAPACITY_PLANNER_SHARED": shared, "CI": "true"}
@@ -77,7 +81,7 @@ def run_tests(tree: Path, nodes: Sequence[str], limit_s: float, *words: str) -> 
 
 
 def judge(fault: Fault, tree: Path) -> Outcome:
-    """Plants the fault in the copy, runs the tests, and puts the file back."""
+    """Plant the fault in the copy, run the tests, and restore the file."""
     if fault.equivalent:
         return Outcome(fault.id, "equivalent", fault.equivalent, 0.0)
     if not fault.nodes:
@@ -103,7 +107,7 @@ def judge(fault: Fault, tree: Path) -> Outcome:
 
 
 def write_source(path: Path, text: str) -> None:
-    """Python must not take the bytecode of another version that was written in the same second."""
+    """Write a source so that Python does not take the bytecode of a version that was written in the same second."""
     path.write_text(text)
     for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
         compiled.unlink()
@@ -111,7 +115,7 @@ def write_source(path: Path, text: str) -> None:
 
 @contextmanager
 def trees_of(jobs: int) -> Iterator[list[Path]]:
-    """As many copies of the working tree, in a temporary folder."""
+    """Yield a number of copies of the working tree, in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
         trees = [Path(name) / str(i) for i in range(jobs)]
         for tree in trees:
@@ -120,7 +124,7 @@ def trees_of(jobs: int) -> Iterator[list[Path]]:
 
 
 def judged(faults: Iterable[Fault], trees: Sequence[Path]) -> Iterator[Outcome]:
-    """The outcome of each, in order, as many at a time as there are trees."""
+    """Yield the outcome of each fault, in order; as many are judged at a time as there are trees."""
     free: SimpleQueue[Path] = SimpleQueue()
     for tree in trees:
         free.put(tree)

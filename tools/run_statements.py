@@ -29,7 +29,7 @@ NAME = "_run_statements"
 
 
 def instrumented(source: str, path: str) -> str:
-    """The source with a mark before each statement inside a function."""
+    """Return the source with a mark before each statement inside a function."""
     lines = source.splitlines(keepends=True)
     added = {}
     for statement in marked(ast.parse(source), source):
@@ -42,7 +42,7 @@ def instrumented(source: str, path: str) -> str:
 
 
 def marked(tree: ast.Module, source: str) -> list[ast.stmt]:
-    """The statements that have a mark: inside a function, no docstring, and with a line of their own (no `elif`)."""
+    """Return the statements that have a mark: inside a function, no docstring, and with their own line (no `elif`)."""
     lines = source.splitlines()
     found = []
     for function in ast.walk(tree):
@@ -60,7 +60,7 @@ def marked(tree: ast.Module, source: str) -> list[ast.stmt]:
 
 
 def first_line(node: ast.stmt) -> int:
-    """The line of a statement, with its decorators."""
+    """Return the line of a statement, with its decorators."""
     return min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
 
 
@@ -87,7 +87,7 @@ class Recorder:
         setattr(builtins, NAME, found)
 
     def clock_s(self) -> float:
-        """CPU time of this process and of those it has started and awaited, as if there were no cached results."""
+        """Return the CPU time of this process and of those it has awaited, as if there were no cached results."""
         times = os.times()
         return times.user + times.system + times.children_user + times.children_system + self.saved_s
 
@@ -104,7 +104,7 @@ class Recorder:
         functools.cache = lambda function: lru_cache(None)(function)  # type: ignore[assignment]
 
     def followed(self, cached: Any) -> Any:
-        """The cached function; each call adds what the result ran, and the time of it, when it was computed."""
+        """Return the cached function; each call adds what the result ran, and its time when it was computed."""
         module = str(getattr(cached, "__module__", ""))
         if module.partition(".")[0] not in PACKAGES and not module.startswith("test_"):
             return cached

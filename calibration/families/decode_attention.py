@@ -30,7 +30,7 @@ from calibration.operators.cost import INTERPOLATED, ROOFLINE, broadcast
 from calibration.operators.flops_and_bytes import ACTIVATION_BYTES, bytes_moved
 from calibration.operators.operators import DecodeAttention
 from calibration.operators.roofline import compute_s, memory_s, roofline_s
-from catalogs.arrays import FloatArray
+from catalogs.arrays import FloatArray, bracket
 from catalogs.hardware.specs import Accelerator
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def context_nodes(axis: FloatArray, log_context: FloatArray) -> tuple[FloatArray
 
     Both nodes are the same where the axis has one node, and the first node where the context is shorter than the axis.
     """
-    low = np.clip(np.searchsorted(axis, log_context, side="right") - 1, 0, max(len(axis) - 2, 0))
+    low, _ = bracket(axis, log_context)
     nodes = np.stack([axis[low], axis[np.minimum(low + 1, len(axis) - 1)]])
     start, end = np.exp(nodes)
     share = (np.exp(log_context) - start) / np.maximum(end - start, 1e-30)

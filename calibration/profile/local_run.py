@@ -244,7 +244,7 @@ def fit_and_install(done: ProfileResult) -> tuple[Path, Path | None, Path | None
         The path of bundle.json, the installed folder, and the file of measured peaks. The last two are None where
         nothing was installed; the last is None where the catalog knows the peaks.
     """
-    from calibration.profile.fitted import fit_profile, install, worse_than_installed
+    from calibration.profile.profile_bundle import fit_profile, install, worse_than_installed
 
     bundle = fit_profile(done.session.rows, done.facts, done.accelerator, done.folder)
     if worse_than_installed(bundle, done.accelerator.name):

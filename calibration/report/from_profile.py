@@ -9,8 +9,8 @@ import pandas as pd
 
 from calibration.estimators.compare import engine_rows
 from calibration.families.base import FamilyModel
-from calibration.profile.fitted import FEWEST_FOR_GROUPS, fit_measured, notices, split_context_chunks
 from calibration.profile.peaks import measured
+from calibration.profile.profile_bundle import FEWEST_FOR_GROUPS, fit_measured, notices, split_context_chunks
 from calibration.profile.session import manifest
 from calibration.profile.session.session import Row, Session
 from calibration.profile.session.tables import Tables, tables

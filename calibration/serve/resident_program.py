@@ -97,7 +97,7 @@ class ResidentProgram:
 
         Args:
             words: The arguments of the call.
-            environment: The environment variables; a program that runs with others is started anew.
+            environment: The environment variables; a program that runs with others is restarted.
             timeout_s: Seconds after which a call counts as hung.
             log: File for what the program prints during the call.
 

@@ -18,9 +18,11 @@ from calibration.profile.session.session import Row
 from calibration.whole_models.regression_terms import TERM_COLUMNS, physical_terms
 from calibration.whole_models.workloads import SINGLE_RUN_S, Point
 
-ENOUGH: Final = 8  # measured rows from which weights are fitted
+#: Measured rows from which weights are fitted. A judgement: fewer rows do not determine the weights.
+ENOUGH: Final = 8
 
-SLOWER: Final = 3.0  # assumed multiple of the roofline before any row was measured
+#: Assumed multiple of the roofline before any row was measured. A judgement: generous, so that the first point fits.
+SLOWER: Final = 3.0
 
 #: Factor on predicted seconds, so that a point whose prediction is too low still ends within the budget. A judgement.
 MARGIN: Final = 1.3
@@ -34,18 +36,24 @@ FREE_SHARE: Final = 0.85
 #: Share of the budget that one point may take. A judgement: fifty points at least fit into a budget.
 POINT_SHARE: Final = 0.02
 
-#: Share of the budget that the first point of a model with a batch size may take, so that large batches are measured.
+#: Share of the budget that the first point of a model with a batch size may take. A judgement: with less, a short
+#: budget would measure no large batch.
 FIRST_SHARE: Final = 0.1
 
-REPEATS_SHARE: Final = 1 / 500  # share of the budget that the repeats of a point may take
+#: Share of the budget that the repeats of a point may take. A judgement: a tenth of POINT_SHARE.
+REPEATS_SHARE: Final = 1 / 500
 
-REPEATS_S: Final = (0.3, 5.0)  # bounds of the time of repeats
+#: Bounds of the time of repeats, seconds. A judgement: short runs are repeated often, long ones a few times.
+REPEATS_S: Final = (0.3, 5.0)
 
-LEAST_POINT_S: Final = 4.0  # a point of this duration is allowed by any budget
+#: A point of this duration is measured with any budget, seconds. A judgement.
+LEAST_POINT_S: Final = 4.0
 
-AROUND_S: Final = 0.7  # duration of the small runs that precede the timed ones
+#: Assumed duration of the small runs that precede the timed ones, seconds. A judgement.
+AROUND_S: Final = 0.7
 
-EARLY_ROWS: Final = 4  # a model with fewer rows is predicted from the ratios to the roofline
+#: A model with fewer rows is predicted from the ratios of its times to the roofline. A judgement.
+EARLY_ROWS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)

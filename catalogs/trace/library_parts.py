@@ -35,21 +35,21 @@ class WanFrames(AutoencoderKLWan):  # type: ignore[misc]  # diffusers is untyped
         return {"z": z, "cache": cache, "video": video}
 
     def iterate(self, z: torch.Tensor, cache: list[torch.Tensor], video: torch.Tensor) -> torch.Tensor:
-        """Decode one latent frame after others and append its frames to those of the video."""
+        """Decode the next latent frame and append its frames to those of the video."""
         frames = self.decoder(self.post_quant_conv(z), feat_cache=cache, feat_idx=[0])
         if self.config.patch_size is not None:
             frames = unpatchify(frames, patch_size=self.config.patch_size)
         return torch.cat([video, torch.clamp(frames, min=-1.0, max=1.0)], 2)
 
     def prepare_encoder(self, x: torch.Tensor) -> dict[str, Any]:
-        """Return the arguments of the encoding of four frames after others."""
+        """Return the arguments with which the next four frames are encoded."""
         cache: list[torch.Tensor | None] = [None] * self._cached_conv_counts["encoder"]
         for frames in (x[:, :, :1], x):
             self.encoder(frames, feat_cache=cache, feat_idx=[0])
         return {"x": x, "cache": cache}
 
     def encode_next(self, x: torch.Tensor, cache: list[torch.Tensor]) -> torch.Tensor:
-        """Encode four frames after others as one latent frame."""
+        """Encode the next four frames as one latent frame."""
         latent: torch.Tensor = self.quant_conv(self.encoder(x, feat_cache=cache, feat_idx=[0]))
         return latent
 

@@ -31,8 +31,8 @@ class MetaCache:
     def call(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return what the operator returns.
 
-        Views, operators in place, results that share memory with an argument or have room around them, complex tensors
-        and tensors with values are never cached.
+        Views, operators in place, results that share memory with an argument or are part of a larger storage, complex
+        tensors and tensors with values are never cached.
         """
         with torch._C.DisableTorchFunction():
             try:

@@ -27,7 +27,7 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
 from catalogs.models.catalog import load_model
 from catalogs.workloads.workload import load_workload, with_constant_lengths
-from planner.answer.replica_sizes import LONE, ErrorFactors, ReplicaChoice, SizedReplicas
+from planner.answer.replica_counts import LONE, ErrorFactors, ReplicaChoice, SizedReplicas
 from planner.evaluation.closed_forms.bounds import memory_discard
 from planner.evaluation.closed_forms.candidate_forms import ClosedForms
 from planner.evaluation.confidence import SPEED

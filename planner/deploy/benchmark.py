@@ -11,7 +11,7 @@ from catalogs.workloads.request_set import RequestSet
 from planner.deploy.files import DeploymentFiles, bash_script
 from planner.deploy.serving import Serving
 from planner.evaluation.workload_statistics import workload_of
-from planner.validation.prediction import Prediction
+from planner.verify.prediction import Prediction
 
 #: Duration of a run in seconds, unless it gives too few or too many requests.
 _LENGTH_S: Final = 120

@@ -1,4 +1,4 @@
-"""The servers of a plan on one machine, and prefill and decode servers: which can be paired, and by which router."""
+"""The servers of a plan on one machine: their ports, devices and environment, and the router in front of them."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from planner.deploy.local_servers import pools_words
 from planner.deploy.serving import Serving
 from planner.deploy.targets.registry import find_target, write_target
 from planner.sections.full_answer import read_answer
-from planner.validation.prediction import Prediction
+from planner.verify.prediction import Prediction
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,8 +77,8 @@ class LatencyCurve:
         rates_per_s: Increasing rates, requests per second.
         values_s: The statistic at each rate, seconds; it never decreases.
         stable: Whether the system keeps up at each rate.
-        waiting: Share of the statistic that is waiting at each rate; it never decreases, so a higher rate is never
-            surer. Empty: everything waits.
+        waiting: Share of the statistic that is waiting at each rate; it never decreases, so that a higher
+            rate never has a higher confidence. Empty: everything waits.
     """
 
     rates_per_s: tuple[float, ...]

@@ -25,7 +25,7 @@ from planner.problem.tariff import Tariff, table_price
 from simulator.analysis.complexity import latency_records
 from simulator.cli.outputs import document
 from simulator.cluster.compiled import CompiledDeployment, CompiledFleet, DeploymentDoesNotFit, compile_fleet
-from simulator.cluster.run_options import serving_options
+from simulator.cluster.serving_options import serving_options
 from simulator.cluster.simulate import simulate
 
 #: Longest sequences are rounded up to a multiple of this, in tokens.

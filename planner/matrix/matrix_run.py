@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from catalogs.errors import InputError
 from catalogs.ui.installation import DISTRIBUTION, own_version
+from planner.matrix.cell_workers import CellPool
 from planner.matrix.cells import Cell, cells_of
 from planner.matrix.comparison import MatrixComparison, compare, compare_rows, joined, measured_row, predict
 from planner.matrix.evaluation import evaluate
 from planner.matrix.live import LiveSettings, is_live, measure
 from planner.matrix.matrix_file import MatrixFile
-from planner.matrix.pools import CellPool
 from planner.matrix.published_rows import MeasuredPoint
 from planner.matrix.records import RowRecords, cell_digest, notify
 from planner.matrix.row import SCHEMA_VERSION, MatrixRow

@@ -126,7 +126,7 @@ def check_folder(folder: Path) -> None:
         InputError: It holds rows.
     """
     if any((folder / name).exists() for name in (TABLE_NAME, FILE_NAME, DEPLOYMENTS)):
-        hint = "go on with --resume, or give another folder to start anew"
+        hint = "go on with --resume, or give another folder to start again"
         raise InputError("this folder already contains the rows of a matrix", str(folder), hint=hint)
 
 

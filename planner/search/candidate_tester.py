@@ -23,7 +23,7 @@ from planner.search.ordering import (
     interleaved,
     most_promising_first,
     one_of_each_placement_first,
-    twins_last,
+    redundant_last,
 )
 
 #: Two plans that differ by at most this share tie, and the simpler one is preferred. A judgement: the capacity of one
@@ -266,7 +266,7 @@ class CandidateTester:
         ratios = {c: self.guessed_ratio(c, self.floor_per_s(c)) for c in candidates}
         fast = most_promising_first(roomy, lambda c: ratios[c])
         varied = [one_of_each_placement_first(order) for order in (fast, roomy)]
-        rest = interleaved(twins_last(fast, lambda c: (ratios[c],), HALF_TIE), *varied)
+        rest = interleaved(redundant_last(fast, lambda c: (ratios[c],), HALF_TIE), *varied)
         return list(dict.fromkeys([*best_on_most_of_each_kind(fast), *rest]))
 
     def refuse(self, candidate: Candidate, best: Outcome | None, verdict: Verdict) -> Outcome:

@@ -13,7 +13,7 @@ from planner.evaluation.stability import OVERLOAD
 from planner.evaluation.verdict import Verdict
 from planner.problem.candidate import Candidate
 from planner.search.candidate_tester import HALF_TIE, TIE, Assess, CandidateTester, Outcome, RequestCounter
-from planner.search.ordering import interleaved, most_promising_first, placed_and_typed, twins_last
+from planner.search.ordering import interleaved, most_promising_first, placed_and_typed, redundant_last
 
 #: A candidate whose estimated energy is above that of the best by this factor is taken to be unable to win, if it
 #: differs from the best only in its limits. Estimates of other placements and hardware are off by more than that.
@@ -149,7 +149,7 @@ class CapacityRace:
         fastest = most_promising_first(candidates, self._estimate, default_limits_first=True)
         estimates = {c: -self.tester.guessed_capacity_per_s(c) / self.unit_cost(c) for c in fastest}
         largest = sorted(fastest, key=estimates.__getitem__)
-        return twins_last(interleaved(fastest, largest), lambda c: (self._estimate(c), estimates[c]), HALF_TIE)
+        return redundant_last(interleaved(fastest, largest), lambda c: (self._estimate(c), estimates[c]), HALF_TIE)
 
     def safest_first(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return the candidates in the order in which they are expected to meet the objectives."""
@@ -264,7 +264,7 @@ class LowestEnergy:
         ratios = {c: tester.guessed_ratio(c, tester.held_per_s(c) or tester.floor_per_s(c)) for c in candidates}
         estimates = {c: self._estimate(c) for c in candidates}
         orders = (most_promising_first(candidates, lambda c: estimates[c], first) for first in (False, True))
-        thriftiest = twins_last(interleaved(*orders), lambda c: (estimates[c], ratios[c]), HALF_TIE)
+        thriftiest = redundant_last(interleaved(*orders), lambda c: (estimates[c], ratios[c]), HALF_TIE)
         return sorted(thriftiest, key=lambda c: ratios[c] > LIKELY_RATIO)
 
     def safest_first(self, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -388,7 +388,7 @@ class LowestLatency:
         fastest = most_promising_first(candidates, lambda c: -self.tester.evaluator.fluid_requests_per_s(c))
         ratios = {c: self.tester.guessed_ratio(c, self.tester.floor_per_s(c)) for c in fastest}
         orders = (most_promising_first(fastest, lambda c: ratios[c], first) for first in (False, True))
-        return twins_last(interleaved(*orders), lambda c: (ratios[c],), HALF_TIE)
+        return redundant_last(interleaved(*orders), lambda c: (ratios[c],), HALF_TIE)
 
     def safest_first(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return the candidates in the order in which they are expected to meet the objectives."""

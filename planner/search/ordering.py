@@ -57,24 +57,24 @@ def interleaved(*orders: Sequence[Candidate]) -> list[Candidate]:
     return list(dict.fromkeys(c for turn in zip(*orders, strict=True) for c in turn))
 
 
-def twins_last(
+def redundant_last(
     candidates: Sequence[Candidate], estimates: Callable[[Candidate], Sequence[float]], tolerance: float
 ) -> list[Candidate]:
     """Return the candidates, with those moved to the end that an earlier one makes redundant.
 
-    Two candidates are twins if they differ only in `max_num_seqs` or in API servers, and none of their estimates
-    differs by more than `tolerance`: what differs is not expected to limit them. A search has few trials, which are
-    better spent on candidates that are expected to differ.
+    A candidate makes another one redundant if they differ only in `max_num_seqs` or in API servers, and none of their
+    estimates differs by more than `tolerance`: what differs is not expected to limit them. A search has few trials,
+    which are better spent on candidates that are expected to differ.
     """
     seen: dict[object, list[Sequence[float]]] = {}
     first, last = list[Candidate](), list[Candidate]()
     for c in candidates:
         own, others = estimates(c), seen.setdefault((*placed_and_typed(c), c.max_num_batched_tokens), [])
-        is_twin = any(
+        is_redundant = any(
             all(math.isclose(a, b, rel_tol=tolerance) for a, b in zip(own, other, strict=True)) for other in others
         )
         others.append(own)
-        (last if is_twin else first).append(c)
+        (last if is_redundant else first).append(c)
     return first + last
 
 

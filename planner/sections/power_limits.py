@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from calibration.bundles.clocked import LEAST_MEASURED, voltage_curve
+from calibration.bundles.lower_clock import LEAST_MEASURED, voltage_curve
 from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock
 from catalogs.ui.charts import BELOW, MARGIN, series_style

@@ -19,7 +19,7 @@ from planner.evaluation.varied_workload import VariedWorkload
 from planner.studies.rerun import Rerun
 from simulator.cluster.compiled import CompiledDeployment, with_host
 from simulator.costs.compile import compile_step_cost
-from simulator.costs.improved import DeviceResource, improved_cost, with_faster_links
+from simulator.costs.counterfactual import DeviceResource, improved_cost, with_faster_links
 
 COMPUTE, MEMORY, LINK, FIXED = "compute", "memory bandwidth", "links between accelerators", "fixed cost per kernel"
 

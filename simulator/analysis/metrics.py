@@ -20,7 +20,7 @@ from catalogs.ui.words import percent
 from catalogs.units import HOUR_S
 from simulator.analysis.energy import PoolEnergy, pool_totals, pool_uses, power_and_energy
 from simulator.analysis.inter_token_latency import itl_statistics, prefill_waits
-from simulator.cluster.parallel import beside
+from simulator.cluster.parallel import run_both
 from simulator.cluster.run import Run
 from simulator.core.step_log import StepLog
 from simulator.costs.pricing import N_CLASSES
@@ -39,7 +39,7 @@ def summarise(run: Run) -> dict[str, Any]:
     Raises:
         ValueError: The run has no compiled deployment (use `latency_metrics`).
     """
-    by_pool, latencies = beside(run.options.processes, lambda: pool_totals(run), lambda: latency_metrics(run))
+    by_pool, latencies = run_both(run.options.processes, lambda: pool_totals(run), lambda: latency_metrics(run))
     uses = pool_uses(run, None, by_pool)
     totals = _together([use.totals for use in uses])
     done = run.completed

@@ -17,7 +17,7 @@ from calibration.operators.flops_and_bytes import bytes_moved, flops
 from calibration.operators.operators import Collective
 from calibration.operators.roofline import compute_s, link_bytes, memory_s, roofline_s
 from catalogs.arrays import FloatArray
-from simulator.costs.improved import FIXED_COST_FACTOR
+from simulator.costs.counterfactual import FIXED_COST_FACTOR
 from simulator.costs.partition import BatchRows
 from simulator.costs.pricing import INTERPOLATED_S, MEASURED_S, N_CLASSES, Pricer
 from simulator.costs.tables import StepTables

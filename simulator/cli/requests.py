@@ -24,7 +24,7 @@ from simulator.cli import outputs
 from simulator.cli.outputs import RequestedOutputs
 from simulator.cluster.compiled import compile_fleet
 from simulator.cluster.run import Run
-from simulator.cluster.run_options import serving_options
+from simulator.cluster.serving_options import serving_options
 from simulator.cluster.simulate import simulate
 from simulator.core.outcomes import STATUS
 

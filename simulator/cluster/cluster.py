@@ -18,7 +18,8 @@ from simulator.cluster.clients import ClientTimeouts, ClosedLoopClients, Fronten
 from simulator.cluster.compiled import Pool, kv_pools
 from simulator.cluster.disaggregation import DisaggregationPolicy
 from simulator.cluster.kv_transfer import InstantTransfer, KvTransfer, LinkTraffic, TransferLinks
-from simulator.cluster.open_loop import is_plain, serve_open_loop
+from simulator.cluster.open_loop import serve_open_loop
+from simulator.cluster.plain_runs import is_plain
 from simulator.cluster.provisioning import PendingReplicas, ReplicaSlots
 from simulator.cluster.routers.base import ReplicaView
 from simulator.cluster.routers.registry import make_router
@@ -104,8 +105,7 @@ class Cluster:
         self._frontend = Frontend(pools, self._models, self.requests.random_prompts)
         self._on_arrival: list[Callback] = [lambda event: self._admit(event.value)]
         self.known_arrivals_s: FloatArray | None = None  # of an open loop, if known before the run; shape (n,)
-        limits_s = [pool.rules.queueing.timeout_s for pool in pools]
-        timeout_s = min([limit_s for limit_s in limits_s if limit_s is not None], default=inf)
+        timeout_s = min((t for p in pools if (t := p.rules.queueing.timeout_s) is not None), default=inf)
         timeouts = ClientTimeouts(self.clock, requests, self.results, timeout_s, self.answered, self._cancel)
         if timeouts.some_give_up and any(pool.role != "both" for pool in pools):
             raise InputError("timeouts are not simulated with prefill and decode pools yet", "timeout_s", "null")
@@ -327,14 +327,14 @@ class Cluster:
         return (QUEUE_FULL, None) if self._bounded and replica and replica.full else (0, replica)
 
     @property
-    def blind(self) -> bool:
-        """Return whether routing depends on no replica signal and on no client timeout."""
-        return self._timeouts is None and all(stage.router.blind for stage in self._stages)
+    def routes_ahead(self) -> bool:
+        """Return whether routing depends on no replica signal and on no client timeout, so that it is known ahead."""
+        return self._timeouts is None and all(stage.router.ignores_replicas for stage in self._stages)
 
     @property
     def is_plain(self) -> bool:
         """Return whether the fast path can serve an open loop on each replica: no replica affects another one."""
-        return self.blind and all(is_plain(p.context, p.keys, self.requests, self.options) for p in self.pools)
+        return self.routes_ahead and all(is_plain(p.context, p.keys, self.requests, self.options) for p in self.pools)
 
     def _hand_over(self, source_index: int, request: Request) -> bool:
         """Transfer a computed prompt to a decode replica; return False if its single output token was the last."""

@@ -1,6 +1,6 @@
 """Parallel simulation of independent replicas.
 
-A blind router (round robin, random, by session) uses no replica signals, so the replica of each request is known
+A stateless router (round robin, random, by session) uses no replica signals, so the replica of each request is known
 before the run. If the replicas also exist for the whole run and serve complete requests, each replica can be simulated
 separately. The results are identical, number for number, to those of one run of all replicas.
 """
@@ -46,7 +46,7 @@ def independent_cluster(pools: Sequence[Pool], requests: RequestSet, options: Ru
     ):
         return None
     cluster = Cluster(pools, requests, options)
-    return cluster if cluster.blind and (cluster.is_plain or not in_turn) else None
+    return cluster if cluster.routes_ahead and (cluster.is_plain or not in_turn) else None
 
 
 class _ReplicaResult(NamedTuple):
@@ -90,8 +90,8 @@ class _ReplicaSimulation:
         return _ReplicaResult(columns, run.gaps_s, replace(run.replicas[0], pool=number))
 
 
-There = TypeVar("There")
-Here = TypeVar("Here")
+Forked = TypeVar("Forked")
+Local = TypeVar("Local")
 
 _simulate_one: Callable[[int], _ReplicaResult] | None = None  # set before processes fork, which inherit it
 
@@ -147,20 +147,20 @@ def _forked(work: _ReplicaSimulation, n: int, processes: int) -> list[_ReplicaRe
         _simulate_one = None
 
 
-def beside(processes: int, there: Callable[[], There], here: Callable[[], Here]) -> tuple[There, Here]:
-    """Return the results of two functions; with several processes, `there` runs in one of its own meanwhile."""
+def run_both(processes: int, forked: Callable[[], Forked], local: Callable[[], Local]) -> tuple[Forked, Local]:
+    """Return the results of two functions, of which `forked` runs in a second process if several may be used."""
     if processes < 2 or "fork" not in multiprocessing.get_all_start_methods():
-        return there(), here()
+        return forked(), local()
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    worker = context.Process(target=lambda: sender.send(there()), daemon=True)
+    worker = context.Process(target=lambda: sender.send(forked()), daemon=True)
     worker.start()
     sender.close()
-    mine = here()
+    mine = local()
     try:
-        theirs: There = receiver.recv()
+        theirs: Forked = receiver.recv()
     except EOFError:  # it failed: here the error reaches the caller
-        theirs = there()
+        theirs = forked()
     worker.join()
     return theirs, mine
 

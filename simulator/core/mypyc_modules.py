@@ -49,5 +49,5 @@ COMPILED: Final = (
     "simulator/schedulers/declared_output.py",
     "simulator/schedulers/sglang.py",
     "simulator/schedulers/trtllm.py",
-    "simulator/schedulers/vllm_v1.py",
+    "simulator/schedulers/vllm/v1.py",
 )

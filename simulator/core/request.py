@@ -103,9 +103,10 @@ class Request:
             with_first: Whether the first output token is transferred too. If not, the decode replica computes the
                 last prompt token again.
         """
-        twin = Request(self.index, self.input_tokens)
-        twin.priority, twin.deadline_s, twin.media = self.priority, self.deadline_s, self.media
-        twin.known_tokens = self.input_tokens + with_first
-        twin.brought_tokens = twin.known_tokens - 1
-        twin.cached_tokens, twin.preemptions, twin.emitted = self.cached_tokens, self.preemptions, with_first
-        return twin
+        follower = Request(self.index, self.input_tokens)
+        follower.priority, follower.deadline_s, follower.media = self.priority, self.deadline_s, self.media
+        follower.known_tokens = self.input_tokens + with_first
+        follower.brought_tokens = follower.known_tokens - 1
+        follower.cached_tokens, follower.preemptions = self.cached_tokens, self.preemptions
+        follower.emitted = with_first
+        return follower

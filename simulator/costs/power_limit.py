@@ -18,7 +18,7 @@ from math import ceil, floor, log2
 from typing import Final
 
 from calibration.bundles.bundle import Bundle
-from calibration.bundles.clocked import Clocked
+from calibration.bundles.lower_clock import Clocked
 from calibration.power.model import LIMIT_SHARE
 from catalogs.errors import InputError
 from catalogs.ui.words import percent

@@ -12,7 +12,7 @@ from simulator.engine.fast_vllm import FastVllmV1
 from simulator.schedulers.data_parallel import Lockstep
 from simulator.schedulers.dp_dispatch import RankDispatch
 from simulator.schedulers.rules import EngineRules
-from simulator.schedulers.vllm_v1 import VllmV1
+from simulator.schedulers.vllm.v1 import VllmV1
 
 
 class FastLockstep(FastScheduler):
@@ -88,7 +88,7 @@ class FastLockstep(FastScheduler):
         batch.parts, batch.decodes, batch.logits = parts, decodes, logits
         batch.decode_context_sum, batch.decode_context_max = context_sum, context_max
         batch.prefill_tokens, batch.prefill_pairs, batch.prefill_chunks = tokens, pairs, chunks
-        self._batch = batch.twin
+        self._batch = batch.next
         return batch
 
     def quiet_rounds(self, batch: FastBatch, most: int) -> int:

@@ -38,7 +38,7 @@ from simulator.schedulers.continuous_batching import ContinuousBatching
 from simulator.schedulers.data_parallel import Lockstep
 from simulator.schedulers.sglang import Sglang
 from simulator.schedulers.trtllm import MaxUtilization, TrtLlm
-from simulator.schedulers.vllm_v1 import VllmV1
+from simulator.schedulers.vllm.v1 import VllmV1
 
 #: The scheduler of the fast path for each class of the general loop that it follows.
 FAST_RANKS: Final[dict[type[Scheduler], type[FastRank]]] = {
@@ -56,7 +56,7 @@ class FastPath:
         """Create the loop of an idle replica.
 
         Args:
-            replica: The replica, which has no feature besides batching (`simulator/cluster/open_loop.py`).
+            replica: The replica, which has no feature besides batching (`simulator/cluster/plain_runs.py`).
             context: Its context.
             input_tokens: The prompt lengths by request index.
             refusals: By request index: 0, or the code of the reason why the request is rejected; empty: all 0.

@@ -28,19 +28,19 @@ from simulator.schedulers.rules import EngineRules
 class FastBatch(BatchShape):
     """The counts of one scheduled step, which its scheduler overwrites when the step has ended."""
 
-    __slots__ = ("parts", "twin")
+    __slots__ = ("next", "parts")
 
     def __init__(self) -> None:
         super().__init__()
         self.parts: list[FastBatch | None] = []  # in lockstep: the share of each rank (None: a dummy batch)
-        self.twin: FastBatch = self  # the batch that its scheduler fills next
+        self.next: FastBatch = self  # the batch that its scheduler fills next
 
 
 def two_batches() -> FastBatch:
     """Return one of two batches that a scheduler fills in turn: one may run while the other is scheduled."""
     batch = FastBatch()
-    batch.twin = FastBatch()
-    batch.twin.twin = batch
+    batch.next = FastBatch()
+    batch.next.next = batch
     return batch
 
 

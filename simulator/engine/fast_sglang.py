@@ -56,7 +56,7 @@ class FastSglang(FastRank):
                 if not self._waiting and not self._running:
                     self._ratio_since = self.rounds  # as SGLang when idle
                 return None
-        self._batch = batch.twin
+        self._batch = batch.next
         return batch
 
     def _prompts(self, events: StepEvents) -> FastBatch | None:

@@ -12,7 +12,7 @@ from simulator.core.request import Request
 from simulator.engine.fast_rank import FastBatch, FastRank, RequestCounts, StepEvents
 from simulator.schedulers.continuous_batching import ContinuousBatching
 from simulator.schedulers.rules import EngineRules
-from simulator.schedulers.vllm_v1 import VllmV1
+from simulator.schedulers.vllm.v1 import VllmV1
 
 
 class FastVllmV1(FastRank):
@@ -82,7 +82,7 @@ class FastVllmV1(FastRank):
             batch.prefill_pairs = 0.0
         if self.due_round <= rounds + 1:
             self._retire_due(events.finishing)
-        self._batch = batch.twin
+        self._batch = batch.next
         return batch
 
     def _schedule_prompts(self, batch: FastBatch, events: StepEvents) -> None:

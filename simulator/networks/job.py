@@ -21,7 +21,7 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
 from catalogs.networks.network import NeuralNetwork, SizedStage
 from catalogs.networks.shapes import AttentionShape
-from simulator.costs.improved import FIXED_COST_FACTOR
+from simulator.costs.counterfactual import FIXED_COST_FACTOR
 from simulator.interconnect.collectives import Interconnect
 from simulator.networks.execution import Execution, Parallelism
 from simulator.networks.factors import EngineFactors, load_factors
@@ -293,7 +293,7 @@ def _total_s(device_s: float, host_s: float, communication_s: float, serial: boo
 def bound_of(launch: KernelLaunch, seconds: float, pricing: Pricing) -> Bound:
     """Return what limits a kernel that takes some seconds: the larger side of its roofline, or neither of them.
 
-    A kernel far from its roofline is short: its fixed cost determines its time (simulator/costs/improved.py).
+    A kernel far from its roofline is short: its fixed cost determines its time (simulator/costs/counterfactual.py).
     """
     arithmetic_s, moving_s = roofline_sides_s(launch, pricing)
     if seconds > FIXED_COST_FACTOR * max(arithmetic_s, moving_s):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
-from calibration.operators.of_network import converts_nothing
+from calibration.operators.network_operators import converts_nothing
 from catalogs.networks.network import SizedOperator, SizedStage
 from simulator.networks.execution import Execution
 from simulator.networks.written_attention import written_out

@@ -13,7 +13,7 @@ from calibration.bundles.bundle import Bundle
 from calibration.families.network_kernels import HostLaunchModel, NetworkKernelModel
 from calibration.families.noncausal_attention import NonCausalAttentionModel
 from calibration.operators.cost import Cost, CostSource
-from calibration.operators.of_network import TORCH_ATTENTION, network_operator
+from calibration.operators.network_operators import TORCH_ATTENTION, network_operator
 from calibration.operators.operators import NonCausalAttention, Streaming
 from catalogs.networks.network import SizedOperator
 from simulator.networks.execution import Execution

@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from calibration.bundles.bundle import Bundle
-from calibration.bundles.clocked import Clocked
+from calibration.bundles.lower_clock import Clocked
 from calibration.families.elementwise import CACHE_SHARE
 from calibration.operators.cost import ROOFLINE, CostSource
 from calibration.operators.operators import Elementwise, Gemm

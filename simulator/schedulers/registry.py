@@ -21,12 +21,12 @@ from simulator.schedulers.speculative import SPECULATIVE, SpeculativeLoraV1
 from simulator.schedulers.static_batching import OneAtATime, StaticBatching
 from simulator.schedulers.transformers import TransformersCb
 from simulator.schedulers.trtllm import MaxUtilization, TrtLlm
-from simulator.schedulers.vllm_v0 import SwappingV0, VllmV0
-from simulator.schedulers.vllm_v1 import VllmV1
-from simulator.schedulers.vllm_v1_encoder import EncoderDecoderV1
-from simulator.schedulers.vllm_v1_lora import LoraV1
-from simulator.schedulers.vllm_v1_media import MediaV1
-from simulator.schedulers.vllm_v1_offload import OffloadingV1
+from simulator.schedulers.vllm.v0 import SwappingV0, VllmV0
+from simulator.schedulers.vllm.v1 import VllmV1
+from simulator.schedulers.vllm.v1_encoder_decoder import EncoderDecoderV1
+from simulator.schedulers.vllm.v1_lora import LoraV1
+from simulator.schedulers.vllm.v1_media import MediaV1
+from simulator.schedulers.vllm.v1_offload import OffloadingV1
 
 POLICIES: dict[str, type[ContinuousBatching]] = {
     "vllm-v1": VllmV1,

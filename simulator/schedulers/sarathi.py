@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from simulator.core.batch import Batch
 from simulator.core.request import Request
-from simulator.schedulers.vllm_v0 import VllmV0
-from simulator.schedulers.vllm_v1 import VllmV1
+from simulator.schedulers.vllm.v0 import VllmV0
+from simulator.schedulers.vllm.v1 import VllmV1
 
 
 class Sarathi(VllmV0):

@@ -17,8 +17,8 @@ from simulator.schedulers.continuous_batching import ContinuousBatching, DecodeS
 from simulator.schedulers.rules import EngineRules
 from simulator.schedulers.sglang import Sglang
 from simulator.schedulers.trtllm import MaxUtilization, TrtLlm
-from simulator.schedulers.vllm_v1 import VllmV1
-from simulator.schedulers.vllm_v1_lora import LoraV1
+from simulator.schedulers.vllm.v1 import VllmV1
+from simulator.schedulers.vllm.v1_lora import LoraV1
 
 
 class SpeculativeSet(DecodeSet):

@@ -24,7 +24,7 @@ from simulator.core.mypyc_modules import mypyc_attr
 from simulator.core.request import Request
 from simulator.schedulers.continuous_batching import ContinuousBatching
 from simulator.schedulers.rules import EngineRules
-from simulator.schedulers.vllm_v1 import VllmV1
+from simulator.schedulers.vllm.v1 import VllmV1
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -115,8 +115,8 @@ class EngineUnderTest:
     def probe(self, most_input_tokens: int, max_num_seqs: int, part_s: float = PART_S) -> Probed:
         """Measure lone requests and bursts (see `calibration.serve.probe`).
 
-        A later probe reads none of the steps before it. Before it, a server that starts anew for each replay is started
-        anew.
+        Each probe reads only its own steps. Before every probe but the first, a server that is restarted for each
+        replay is restarted.
         """
         self._tell("probing: lone requests, then bursts")
         self._probes += 1

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 EXPLAINED = "scenarios.md"
 
 #: Texts about another command that has an option of the same name itself: `plan matrix --distributed`.
-OWN_OPTION = {"docs/matrix.md", "planner/cli/commands/matrix.py", "planner/matrix/pools.py"}
+OWN_OPTION = {"docs/matrix.md", "planner/cli/commands/matrix.py", "planner/matrix/cell_workers.py"}
 
 
 def texts() -> list[Path]:

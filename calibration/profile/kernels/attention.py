@@ -20,7 +20,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, Final
 
-from calibration.operators.of_network import TORCH_ATTENTION, TORCH_ATTENTION_MASKED
+from calibration.operators.network_operators import TORCH_ATTENTION, TORCH_ATTENTION_MASKED
 from calibration.profile.kernels.inputs import ActivationSets, Unavailable, input_sets, random, writable_random
 from calibration.profile.machine.device import ProfiledDevice
 from calibration.profile.machine.timing import Call, Work

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibration.operators.of_network import TORCH_ATTENTION, NetworkOperator, converts_nothing, network_operator
+from calibration.operators.network_operators import TORCH_ATTENTION, NetworkOperator, converts_nothing, network_operator
 from calibration.operators.operators import Convolution, NonCausalAttention, Streaming, extents
 from calibration.operators.roofline import roofline_s
 from calibration.profile.kernels import host_launch

@@ -27,11 +27,11 @@ def drift(
     """
     from catalogs.errors import InputError
     from planner.answer.answer_schema import chosen
-    from planner.cli.screens.validation import show_server
+    from planner.cli.screens.verify import show_server
     from planner.sections.full_answer import read_answer
-    from planner.validation.drift import drift as compare
-    from planner.validation.prediction import Prediction
-    from planner.validation.prometheus import observe_server
+    from planner.verify.drift import drift as compare
+    from planner.verify.prediction import Prediction
+    from planner.verify.prometheus import observe_server
 
     if not 1 <= seconds <= 86_400:
         raise InputError("an interval must last 1 to 86400 seconds", seconds, "60")

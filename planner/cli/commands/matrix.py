@@ -68,12 +68,12 @@ def matrix(
     from catalogs.errors import InputError
     from catalogs.io.output_files import check_targets, make_folder
     from planner.cli.screens.matrix import show_matrix
+    from planner.matrix.cell_workers import cell_pool
     from planner.matrix.client_results import read_points
     from planner.matrix.layouts import check_names
     from planner.matrix.live import LiveSettings, is_live, results_folder
     from planner.matrix.matrix_run import MatrixRun, chosen_cells, run_matrix
     from planner.matrix.outputs import check_folder, write_folder
-    from planner.matrix.pools import cell_pool
     from planner.matrix.records import FILE_NAME, RowRecords
     from planner.search.progress import matrix_progress
 

@@ -35,12 +35,12 @@ def verify(
     from calibration.importers.load_clients.model_name import measured_model
     from calibration.importers.load_clients.results import measured_results
     from planner.answer.answer_schema import chosen
-    from planner.cli.screens.validation import show_runs
+    from planner.cli.screens.verify import show_runs
     from planner.sections.full_answer import read_answer
-    from planner.validation.measured_load import LoadSimulator
-    from planner.validation.prediction import Prediction
-    from planner.validation.verification import runs_document
-    from planner.validation.verification import verify as compare
+    from planner.verify.measured_load import LoadSimulator
+    from planner.verify.prediction import Prediction
+    from planner.verify.verification import runs_document
+    from planner.verify.verification import verify as compare
 
     read = read_answer(answer)
     prediction = Prediction.of(read, chosen("verify", read, alternative))

@@ -23,10 +23,10 @@ _SECRET: Final = "/run/secrets/hf_token"
 
 def write(*pools: Serving) -> DeploymentFiles:
     """Return compose.yaml for one machine."""
-    return _replicas(*pools) if len(pools) == 1 else _paired(pools)
+    return _replicas(*pools) if len(pools) == 1 else _disaggregated(pools)
 
 
-def _paired(pools: Sequence[Serving]) -> DeploymentFiles:
+def _disaggregated(pools: Sequence[Serving]) -> DeploymentFiles:
     """Return compose.yaml of prefill and decode servers, which use the network of the machine, and their router."""
     s, found = pools[-1], local_servers(pools, FIRST_PORT)
     services: dict[str, Any] = {}

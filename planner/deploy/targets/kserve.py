@@ -8,7 +8,7 @@ from typing import Any
 
 from planner.deploy.files import DeploymentFiles, to_yaml
 from planner.deploy.serving import Serving
-from planner.deploy.targets.paired import NETWORK
+from planner.deploy.targets.disaggregation import NETWORK
 from planner.deploy.targets.pods import TOKEN_SECRET, environment, placement, resources, secret_step
 
 _PREDICTED = "KServe's scheduler chooses replicas by load and cached prefixes; the plan assumes round robin"

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 from planner.deploy.files import DeploymentFiles, to_yaml
 from planner.deploy.serving import Serving
-from planner.deploy.targets import autoscaling, paired, pods
+from planner.deploy.targets import autoscaling, disaggregation, pods
 from planner.deploy.targets.pods import Json
 
 
 def write(*pools: Serving) -> DeploymentFiles:
     """Return engine.yaml and service.yaml, and the files of the weights and of autoscaling."""
     s, disaggregated = pools[-1], len(pools) > 1
-    found = paired.names(pools)
+    found = disaggregation.names(pools)
     labels: list[Json] = [{"app": name} for name in found]
     made, extra, notes = [], [], pods.requirements(s)
     for pool, name, chosen in zip(pools, found, labels, strict=True):
         pod = pods.engine_pod(pool, pool.listening().words)
         if disaggregated:
-            made.append(pods.stateful_set(name, chosen, pool.replicas, paired.connected(pool, pod)))
-            extra.append(paired.headless(name, chosen))
+            made.append(pods.stateful_set(name, chosen, pool.replicas, disaggregation.connected(pool, pod)))
+            extra.append(disaggregation.headless(name, chosen))
         else:
             made.append(pods.deployment(name, chosen, pool.replicas, pod))
-    services = [*extra, *paired.router(pools, found)] if disaggregated else pods.client_services(s, labels[0])
+    services = [*extra, *disaggregation.router(pools, found)] if disaggregated else pods.client_services(s, labels[0])
     files = {"engine.yaml": to_yaml(*made), "service.yaml": to_yaml(*services)}
     steps = [pods.secret_step()]
     if pods.keeps_weights(s):
@@ -36,4 +36,4 @@ def write(*pools: Serving) -> DeploymentFiles:
     steps += [f"kubectl rollout status {kind}/{name} --timeout=60m" for name in found]
     # The router of prefill and decode servers knows fixed addresses, so only equal replicas are scaled.
     scaled = [] if disaggregated else autoscaling.autoscaled(pools, made, labels)
-    return paired.finished(pools, files, steps, notes, scaled)
+    return disaggregation.finished(pools, files, steps, notes, scaled)

@@ -7,7 +7,7 @@ from typing import Final
 from catalogs.errors import InputError
 from planner.deploy.files import DeploymentFiles, to_yaml
 from planner.deploy.serving import Serving
-from planner.deploy.targets import autoscaling, paired, pods
+from planner.deploy.targets import autoscaling, disaggregation, pods
 from planner.deploy.targets.pods import Json
 
 _LEADER: Final = "$(LWS_LEADER_ADDRESS)"  # set by the controller in every pod of a group
@@ -20,9 +20,9 @@ _RENDEZVOUS_PORT: Final = 20000
 
 def write(*pools: Serving) -> DeploymentFiles:
     """Return leaderworkerset.yaml, service.yaml and the file of the weights; clients only reach the leaders."""
-    s, disaggregated, found = pools[-1], len(pools) > 1, paired.names(pools)
+    s, disaggregated, found = pools[-1], len(pools) > 1, disaggregation.names(pools)
     groups = [_group(pool, name, disaggregated) for pool, name in zip(pools, found, strict=True)]
-    services = paired.router(pools, found)
+    services = disaggregation.router(pools, found)
     if not disaggregated:
         services = pods.client_services(s, {"app": s.name, "role": "leader"})
     files = {"leaderworkerset.yaml": to_yaml(*groups), "service.yaml": to_yaml(*services)}
@@ -37,7 +37,7 @@ def write(*pools: Serving) -> DeploymentFiles:
     notes = [*pods.requirements(s), "needs the LeaderWorkerSet operator in the cluster"]
     leaders = [{"app": name, "role": "leader"} for name in found]
     scaled = [] if disaggregated else autoscaling.autoscaled(pools, groups, leaders)
-    return paired.finished(pools, files, steps, notes, scaled)
+    return disaggregation.finished(pools, files, steps, notes, scaled)
 
 
 def _group(s: Serving, name: str, disaggregated: bool) -> Json:
@@ -48,7 +48,10 @@ def _group(s: Serving, name: str, disaggregated: bool) -> Json:
     template = {
         "size": s.nodes_per_replica,
         "restartPolicy": "RecreateGroupOnPodRestart",
-        "leaderTemplate": {"metadata": {"labels": leader}, "spec": paired.connected(s, pod) if disaggregated else pod},
+        "leaderTemplate": {
+            "metadata": {"labels": leader},
+            "spec": disaggregation.connected(s, pod) if disaggregated else pod,
+        },
         "workerTemplate": {"metadata": {"labels": worker}, "spec": pods.engine_pod(s, commands[1], serves=False)},
     }
     return {

@@ -9,7 +9,7 @@ from planner.deploy.files import DeploymentFiles, to_yaml
 from planner.deploy.local_servers import HANDSHAKE
 from planner.deploy.serving import PORT, Serving
 from planner.deploy.targets import autoscaling, pods
-from planner.deploy.targets.paired import NETWORK
+from planner.deploy.targets.disaggregation import NETWORK
 from planner.deploy.targets.pods import Json
 
 _CHART: Final = "oci://ghcr.io/llm-d/charts/llm-d-router-standalone"

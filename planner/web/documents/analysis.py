@@ -8,7 +8,7 @@ from catalogs.hardware.specs import Accelerator
 from catalogs.models.names import load_names
 from planner.studies.step_analysis import Analysis, StepQuery, analyze, bound_words, document, headlines, memory_words
 from simulator.analysis.operators import BOUND_WORDS
-from simulator.costs.improved import FIXED_COST_FACTOR
+from simulator.costs.counterfactual import FIXED_COST_FACTOR
 
 
 def named_model(text: str) -> str:

@@ -103,7 +103,7 @@ def simulate_closed_loop(
     """
     from simulator.analysis.metrics import summarise
     from simulator.cluster.compiled import compile_fleet
-    from simulator.cluster.run_options import serving_options
+    from simulator.cluster.serving_options import serving_options
     from simulator.cluster.simulate import simulate
 
     deployment = check_keys(Deployment, written, "the deployment of the endpoint")

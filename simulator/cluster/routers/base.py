@@ -68,7 +68,8 @@ class Router(ABC):
     creation.
     """
 
-    blind: ClassVar[bool] = False  # whether it uses no signals, so that all choices can be made before a run
+    #: Whether it uses no signals of replicas, so that all choices can be made before a run.
+    ignores_replicas: ClassVar[bool] = False
 
     def __init__(self, view: ReplicaView) -> None:
         self.view = view

@@ -24,7 +24,7 @@ _INDEX: Final = attrgetter("index")
 class RoundRobinRouter(Router):
     """A router that chooses the replicas in turn."""
 
-    blind = True
+    ignores_replicas = True
 
     def __init__(self, view: ReplicaView) -> None:
         super().__init__(view)
@@ -39,7 +39,7 @@ class RoundRobinRouter(Router):
 class RandomRouter(Router):
     """A router that chooses a replica at random."""
 
-    blind = True
+    ignores_replicas = True
 
     def __init__(self, view: ReplicaView, seed: int) -> None:
         super().__init__(view)
@@ -57,7 +57,7 @@ class SessionRouter(Router):
     unique, every request is a session.
     """
 
-    blind = True
+    ignores_replicas = True
 
     def __init__(self, view: ReplicaView) -> None:
         super().__init__(view)

@@ -14,8 +14,8 @@ from calibration.bundles.files import read_bundle, write_facts
 from calibration.fitting.fit import fit_bundle
 from calibration.operators.operators import DecodeAttention, Gemm
 from calibration.operators.roofline import roofline_s
-from calibration.profile.fitted import fit_profile, install, worse_than_installed
 from calibration.profile.peaks import measured
+from calibration.profile.profile_bundle import fit_profile, install, worse_than_installed
 from calibration.profile.run import profile
 from calibration.profile.session.session import Session
 from catalogs.errors import InputError

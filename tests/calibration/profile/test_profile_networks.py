@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from calibration.operators.of_network import network_operator
+from calibration.operators.network_operators import network_operator
 from calibration.operators.operators import Streaming
 from calibration.operators.roofline import roofline_s
 from calibration.profile.kernels.registry import SHARES

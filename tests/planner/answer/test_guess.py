@@ -12,7 +12,7 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.models.catalog import list_models
 from planner.answer import guess as guesses
 from planner.answer.guess import Guess, guess_plan
-from planner.answer.replica_sizes import SizedReplicas
+from planner.answer.replica_counts import SizedReplicas
 from planner.evaluation.confidence import allowance_for
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.problem.scenario import request_of_keys

@@ -33,7 +33,7 @@ from planner.deploy.serving import Serving
 from planner.deploy.targets.registry import TARGETS, find_target
 from planner.problem.slo import Slo
 from planner.sections.full_answer import parse_answer
-from planner.validation.prediction import Prediction
+from planner.verify.prediction import Prediction
 from tests.planner.report.test_plan_report import answer, data
 
 #: The Python of an environment with vLLM, where there is one.

@@ -13,7 +13,7 @@ from calibration.accuracy.regime import Regime
 from catalogs.hardware import catalog as hardware_names
 from catalogs.hardware.catalog import parse_hardware, with_count
 from catalogs.workloads.workload import load_workload
-from planner.answer.replica_sizes import ReplicaChoice
+from planner.answer.replica_counts import ReplicaChoice
 from planner.evaluation.closed_forms.candidate_forms import StepTimes
 from planner.evaluation.closed_forms.queueing import LIGHT
 from planner.evaluation.multi_hardware import NOTHING_MEASURED, HardwareChoiceEvaluator, open_evaluator

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from catalogs.errors import InputError
 from planner.matrix import matrix_run
+from planner.matrix.cell_workers import LocalPool
 from planner.matrix.cells import Cell, cells_of
 from planner.matrix.evaluation import evaluate
 from planner.matrix.layouts import check_names
@@ -22,7 +23,6 @@ from planner.matrix.matrix_file import MatrixFile, layout_keys, preset_names, re
 from planner.matrix.matrix_run import MatrixRun, chosen_cells, run_matrix
 from planner.matrix.outputs import table_text, write_folder
 from planner.matrix.page import matrix_page
-from planner.matrix.pools import LocalPool
 from planner.matrix.records import RowRecords
 from planner.matrix.row import MatrixRow
 from simulator.cli.main import app

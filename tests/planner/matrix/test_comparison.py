@@ -10,10 +10,10 @@ import pytest
 
 from catalogs.errors import InputError
 from catalogs.workloads.workload import load_workload
+from planner.matrix.cell_workers import LocalPool
 from planner.matrix.client_results import read_points
 from planner.matrix.comparison import compare, predict
 from planner.matrix.matrix_run import MatrixRun, run_matrix
-from planner.matrix.pools import LocalPool
 from planner.matrix.published_rows import MeasuredPoint, read_measured
 from planner.matrix.request_lengths import length_points, ratio, ratios
 from planner.matrix.row import MatrixRow

@@ -12,6 +12,7 @@ import pytest
 
 from calibration.accuracy.measured_run import MeasuredRun
 from calibration.serve.probe import Probe
+from planner.matrix.cell_workers import LocalPool
 from planner.matrix.cells import cells_of
 from planner.matrix.comparison import compare_rows
 from planner.matrix.live import LiveSettings, measure, requests_of
@@ -19,7 +20,6 @@ from planner.matrix.live_rows import drift_notice, measured_row
 from planner.matrix.matrix_file import read_preset
 from planner.matrix.matrix_run import MatrixRun, run_matrix
 from planner.matrix.measurement_records import MeasuredReplay
-from planner.matrix.pools import LocalPool
 from planner.matrix.records import FILE_NAME, RowRecords
 from planner.matrix.row import NO_FIGURE, CellVersions, Verdict
 

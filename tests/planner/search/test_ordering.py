@@ -1,4 +1,4 @@
-"""The orders of candidates by hand: placements first, twins last, and what a refinement changes."""
+"""The orders of candidates by hand: placements first, redundant candidates last, and what a refinement changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from planner.search.ordering import (
     most_promising_first,
     one_of_each_placement_first,
     placed_and_typed,
-    twins_last,
+    redundant_last,
 )
 from planner.search.search import search
 from tests.planner.queue_toy import candidate
@@ -31,12 +31,12 @@ def test_the_most_promising_come_first_and_with_default_limits_one_of_each_place
     assert interleaved([WIDE, NARROW], [NARROW, WIDE_SMALL]) == [WIDE, NARROW, WIDE_SMALL]
 
 
-def test_twins_come_last_if_every_estimate_is_alike() -> None:
+def test_a_redundant_candidate_comes_last_if_every_estimate_is_equal() -> None:
     alike = {WIDE: (1.0, 5.0), WIDE_SMALL: (1.009, 5.0), NARROW: (1.0, 5.0), NARROW_SMALL: (1.0, 6.0)}
-    assert twins_last(SPACE, alike.__getitem__, 0.01) == [WIDE, NARROW, NARROW_SMALL, WIDE_SMALL]
-    assert twins_last(SPACE, alike.__getitem__, 0.001) == SPACE
+    assert redundant_last(SPACE, alike.__getitem__, 0.01) == [WIDE, NARROW, NARROW_SMALL, WIDE_SMALL]
+    assert redundant_last(SPACE, alike.__getitem__, 0.001) == SPACE
     other_tokens = [WIDE, candidate(8, max_num_batched_tokens=2048)]
-    assert twins_last(other_tokens, lambda _: (1.0,), 0.01) == other_tokens
+    assert redundant_last(other_tokens, lambda _: (1.0,), 0.01) == other_tokens
 
 
 def test_a_refinement_changes_one_choice() -> None:

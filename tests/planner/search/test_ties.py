@@ -66,7 +66,7 @@ def test_a_better_candidate_and_a_simpler_one_do_not_add_up_to_two_ties() -> Non
 def test_of_plans_within_half_of_a_tie_the_simplest_is_recommended() -> None:
     place, toy = recommended([(10.0, 2), (10.005, 3), (9.98, 0), (9.0, 1)])
     assert place == 2
-    assert len([c for c, _ in toy.loads if c.max_num_seqs == 2]) <= 2  # a twin of the best is not bisected
+    assert len([c for c, _ in toy.loads if c.max_num_seqs == 2]) <= 2  # a candidate as good as the best is not bisected
 
 
 @given(st.lists(st.tuples(st.floats(9.5, 10.5), st.integers(0, 3)), min_size=1, max_size=12))

@@ -26,7 +26,7 @@ from planner.studies.rerun import Rerun
 from planner.studies.sensitivity import shorter
 from simulator.cluster.compiled import CompiledDeployment
 from simulator.costs.compile import compile_step_cost
-from simulator.costs.improved import DeviceResource, ImprovedSource
+from simulator.costs.counterfactual import DeviceResource, ImprovedSource
 from tests.planner.report.test_plan_report import answer, material
 
 pytestmark = pytest.mark.runs_of(200)

@@ -18,7 +18,7 @@ from simulator.analysis.time_series import ALL, COLUMNS, FIGURES, check_time_ser
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import Pool, compile_fleet
 from simulator.cluster.run import Run
-from simulator.cluster.run_options import serving_options
+from simulator.cluster.serving_options import serving_options
 from simulator.cluster.simulate import run_pools, run_rules, simulate
 from simulator.engine.event_log import EventLog
 from tests.simulator.cluster.test_pools import Script, crash_and_replacement

@@ -26,7 +26,7 @@ from simulator.engine.event_log import EventLog
 from simulator.engine.invariants import check_host
 from simulator.schedulers.registry import make_scheduler
 from simulator.schedulers.rules import EngineRules
-from simulator.schedulers.vllm_v1_offload import OffloadingV1
+from simulator.schedulers.vllm.v1_offload import OffloadingV1
 from tests.simulator.worlds import Linear, requests, rules
 
 BOTH = pytest.mark.parametrize("fast", [True, False])

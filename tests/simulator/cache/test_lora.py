@@ -27,7 +27,7 @@ from simulator.memory.adapters import adapter_bytes, lora_bytes
 from simulator.memory.plan import size_memory
 from simulator.schedulers.registry import VARIANTS
 from simulator.schedulers.rules import EngineRules
-from simulator.schedulers.vllm_v1_lora import LoraV1
+from simulator.schedulers.vllm.v1_lora import LoraV1
 from tests.simulator.worlds import Linear, requests, rules
 
 BOTH = pytest.mark.parametrize("fast", [True, False])

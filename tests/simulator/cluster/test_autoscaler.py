@@ -19,7 +19,7 @@ from simulator.cluster.cluster import Cluster, RunOptions
 from simulator.cluster.compiled import Pool, compile_fleet
 from simulator.cluster.controllers.autoscaler import Autoscaler, LoadMeter
 from simulator.cluster.run import Run
-from simulator.cluster.run_options import cold_start_s, serving_options
+from simulator.cluster.serving_options import cold_start_s, serving_options
 from simulator.cluster.simulate import run_pools
 from simulator.cluster.simulate import simulate as run_fleet
 from tests.simulator.worlds import Linear, requests, rules

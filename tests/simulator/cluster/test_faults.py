@@ -22,7 +22,7 @@ from simulator.cluster.controllers.autoscaler import Autoscaler
 from simulator.cluster.controllers.faults import Faults, Placement
 from simulator.cluster.kv_transfer import LinkLoad, TransferLinks
 from simulator.cluster.run import Run
-from simulator.cluster.run_options import serving_options
+from simulator.cluster.serving_options import serving_options
 from simulator.cluster.simulate import run_pools
 from simulator.cluster.simulate import simulate as run_fleet
 from simulator.core.outcomes import STATUS
@@ -339,7 +339,7 @@ def test_what_a_deployment_says_happens() -> None:
 
 
 def test_slow_links_slow_what_ranks_say_to_each_other_only() -> None:
-    from simulator.cluster.run_options import _slow_links
+    from simulator.cluster.serving_options import _slow_links
 
     two = compile_fleet(Deployment(model="llama3.1-8b", hardware="h100x2", tensor_parallel=2))
     one = compile_fleet(Deployment(model="llama3.1-8b", hardware="h100"))

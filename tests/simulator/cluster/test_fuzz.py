@@ -1,4 +1,4 @@
-"""A slice of benchmarks/soak.py: random deployments and workloads under all laws; that the soak would see a fault."""
+"""A part of benchmarks/soak.py: random cases break no invariant, and the soak test finds planted faults."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from catalogs.workloads.files import WorkloadFile
 from simulator.core.invariants import InvariantViolation
 from simulator.core.request import Request
 from simulator.schedulers import registry as schedulers
-from simulator.schedulers.vllm_v1 import VllmV1
+from simulator.schedulers.vllm.v1 import VllmV1
 
 if TYPE_CHECKING:
     from fuzz_cases import Case
@@ -38,7 +38,7 @@ def plain(seed: int = 1, **workload: object) -> Case:
 
 @pytest.mark.parametrize("part", range(SLICES))
 def test_random_cases_break_no_law(part: int, tmp_path: Path) -> None:
-    """Fails with the seed: `python benchmarks/soak.py --only SEED` shows the files and makes them smaller."""
+    """A failure names the seed: `python benchmarks/soak.py --only SEED` reduces the case and shows its files."""
     from fuzz_cases import draw_case
     from soak import attempt
 
@@ -101,7 +101,7 @@ def test_a_planted_leak_is_found_and_made_smaller(monkeypatch: pytest.MonkeyPatc
     assert not fails(case, tmp_path)
     monkeypatch.setitem(schedulers.POLICIES, "vllm-v1", Leaks)
     assert fails(case, tmp_path)
-    small = shrink(case, lambda smaller: fails(smaller, tmp_path), patience_s=5.0)
+    small = shrink(case, lambda smaller: fails(smaller, tmp_path), most_s=5.0)
     assert fails(small, tmp_path)
     assert "notes" not in small.workload
     assert small.workload["requests"] == 1

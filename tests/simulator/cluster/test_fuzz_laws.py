@@ -30,7 +30,7 @@ from simulator.interconnect.fair_share import FairShareNetwork
 from simulator.schedulers.base import Scheduler
 from simulator.schedulers.continuous_batching import DecodeSet
 from simulator.schedulers.registry import POLICIES
-from simulator.schedulers.vllm_v1 import VllmV1
+from simulator.schedulers.vllm.v1 import VllmV1
 from tests.simulator.worlds import Linear, requests, rules
 
 LAWS = RunOptions(check_invariants=True)

@@ -19,7 +19,7 @@ from catalogs.workloads.request_set import RequestSet
 from simulator.analysis.metrics import latency_metrics, summarise
 from simulator.cluster.cluster import Controller, RunOptions
 from simulator.cluster.compiled import Pool, compile_fleet
-from simulator.cluster.parallel import beside
+from simulator.cluster.parallel import run_both
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run_pools
 from simulator.cluster.simulate import simulate as run_fleet
@@ -173,12 +173,12 @@ def test_a_summary_in_two_processes_is_that_of_one() -> None:
 
 def test_the_process_beside_returns_its_result_and_its_error() -> None:
     here = os.getpid()
-    there, mine = beside(2, os.getpid, os.getpid)
+    there, mine = run_both(2, os.getpid, os.getpid)
     assert mine == here != there
-    assert beside(1, os.getpid, os.getpid) == (here, here)
+    assert run_both(1, os.getpid, os.getpid) == (here, here)
 
     def fails() -> int:
         raise ValueError("of the other process")
 
     with pytest.raises(ValueError, match="of the other process"):
-        beside(2, fails, os.getpid)
+        run_both(2, fails, os.getpid)

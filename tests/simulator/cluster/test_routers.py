@@ -99,14 +99,14 @@ def test_no_router_reads_output_lengths(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_blind_routers_choose_the_same_whatever_replicas_show(name: str) -> None:
-    """What is said to be blind is: loads change nothing. What is not, is not: some load changes something."""
+    """Loads change no choice of a router that says that it ignores replicas, and some choice of any other router."""
     asked = [Request(i, 8, (i % 3, 10 + i)) for i in range(40)]
     idle: list[dict[str, float]] = [{} for _ in range(3)]
     signals = ("outstanding", "outstanding_tokens", "n_waiting", "kv_used_fraction")
     busy = [dict.fromkeys(signals, 1000.0 if i < 2 else 0.0) for i in range(3)]
     options = {name: {"kv": 1.0}} if name == "scored" else name
     same = ask(options, idle, *asked) == ask(options, busy, *asked)
-    assert same == make_router(name, ReplicaView()).blind
+    assert same == make_router(name, ReplicaView()).ignores_replicas
 
 
 # ---- each by hand

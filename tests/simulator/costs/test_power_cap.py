@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibration.bundles.clocked import DATACENTER, LEAST_CLOCK_PART, WORKSTATION, Clocked, stretch, voltage_curve
+from calibration.bundles.lower_clock import DATACENTER, LEAST_CLOCK_PART, WORKSTATION, Clocked, stretch, voltage_curve
 from calibration.operators.operators import Collective, Gemm
 from calibration.power.model import LIMIT_SHARE
 from catalogs.deployments.schema import Deployment

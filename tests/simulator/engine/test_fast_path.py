@@ -14,7 +14,7 @@ from catalogs.deployments.queueing import Queueing
 from catalogs.engines.model_defaults import ReceiveIntervals
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import Pool
-from simulator.cluster.open_loop import _WITHOUT
+from simulator.cluster.plain_runs import _WITHOUT
 from simulator.cluster.run import INSTANTS, Run
 from simulator.cluster.simulate import run_pools, run_rules
 from simulator.core.batch import BatchShape

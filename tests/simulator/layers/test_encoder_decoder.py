@@ -26,7 +26,7 @@ from simulator.layers.shard import Shard
 from simulator.layers.step import StepCalls, step_calls
 from simulator.memory.plan import size_memory
 from simulator.schedulers.rules import EngineRules
-from simulator.schedulers.vllm_v1_encoder import EncoderDecoderV1
+from simulator.schedulers.vllm.v1_encoder_decoder import EncoderDecoderV1
 from tests.simulator.plants import ToySource, resolved
 from tests.simulator.worlds import Linear, requests, rules
 

@@ -10,7 +10,7 @@ import pytest
 from calibration.bundles.bundle import Bundle, load_bundle
 from calibration.families.network_kernels import ConvolutionModel, HostLaunchModel, MatmulModel, StreamingModel
 from calibration.families.noncausal_attention import NonCausalAttentionModel
-from calibration.operators.of_network import converts_nothing, network_operator
+from calibration.operators.network_operators import converts_nothing, network_operator
 from calibration.operators.roofline import roofline_s
 from calibration.power.model import load_power
 from catalogs.hardware.catalog import parse_hardware

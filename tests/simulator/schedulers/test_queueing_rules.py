@@ -27,7 +27,7 @@ from simulator.core.outcomes import STATUS
 from simulator.core.request import Request
 from simulator.schedulers import registry as schedulers
 from simulator.schedulers.rules import EngineRules
-from simulator.schedulers.vllm_v1 import VllmV1
+from simulator.schedulers.vllm.v1 import VllmV1
 from tests.simulator.engine.test_fast_forward import TICK, World, assert_same, simulate, with_policy, worlds
 from tests.simulator.reference_engine import REFERENCES
 from tests.simulator.worlds import Linear, requests, rules

@@ -16,7 +16,7 @@ from simulator.cluster.simulate import run_rules
 from simulator.core.invariants import InvariantViolation
 from simulator.schedulers.registry import make_scheduler
 from simulator.schedulers.rules import EngineRules
-from simulator.schedulers.vllm_v0 import SwappingV0
+from simulator.schedulers.vllm.v0 import SwappingV0
 from tests.simulator.worlds import Linear, requests, rules
 
 BOTH = pytest.mark.parametrize("fast", [True, False])

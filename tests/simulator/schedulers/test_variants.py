@@ -17,7 +17,7 @@ from simulator.core.speculation import SpeculationRules
 from simulator.schedulers.data_parallel import Lockstep
 from simulator.schedulers.registry import COMBINED, POLICIES, VARIANTS, make_scheduler, scheduler_class
 from simulator.schedulers.speculative import Speculating
-from simulator.schedulers.vllm_v1_lora import LoraV1
+from simulator.schedulers.vllm.v1_lora import LoraV1
 from tests.simulator.worlds import rules
 
 ASKED: dict[str, Any] = {

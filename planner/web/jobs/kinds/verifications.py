@@ -47,9 +47,9 @@ def run(task: Task) -> JobResult:
     from calibration.importers.load_clients.model_name import measured_model
     from calibration.importers.load_clients.results import measured_results
     from planner.answer.answer_schema import chosen
-    from planner.validation.measured_load import LoadSimulator
-    from planner.validation.prediction import Prediction
-    from planner.validation.verification import runs_document, verify
+    from planner.verify.measured_load import LoadSimulator
+    from planner.verify.prediction import Prediction
+    from planner.verify.verification import runs_document, verify
 
     answer, alternative = language_answer(task), task.question["alternative"]
     prediction = Prediction.of(answer, chosen("verify", answer, alternative))

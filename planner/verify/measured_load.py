@@ -26,7 +26,7 @@ from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, obse
 from planner.evaluation.verdict import pooled_value_s, pooled_waiting_share
 from planner.problem.slo import STATS, Slo
 from planner.studies.rerun import MOST_REQUESTS, Rerun
-from planner.validation.prediction import Expected, Prediction
+from planner.verify.prediction import Expected, Prediction
 from simulator.cluster.simulate import simulate
 
 Measured = MeasuredRun | MeasuredSummary

@@ -34,11 +34,11 @@ from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.metric_definition import LatencyMetric
 from planner.problem.slo import Slo
 from planner.sections.full_answer import parse_answer
-from planner.validation.drift import drift
-from planner.validation.measured_load import LoadSimulator, load_of
-from planner.validation.prediction import Expected, Prediction
-from planner.validation.prometheus import Histogram, Interval, observe_server, parse
-from planner.validation.verification import bootstrap, finding
+from planner.verify.drift import drift
+from planner.verify.measured_load import LoadSimulator, load_of
+from planner.verify.prediction import Expected, Prediction
+from planner.verify.prometheus import Histogram, Interval, observe_server, parse
+from planner.verify.verification import bootstrap, finding
 from simulator.cluster.simulate import simulate
 from tests.calibration.importers.load_clients.test_load_clients import aiperf, guidellm, inference_perf
 from tests.planner.report.test_plan_report import planned

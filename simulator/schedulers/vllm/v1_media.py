@@ -21,7 +21,7 @@ from simulator.cache.encoder_cache import EncoderCache
 from simulator.core.batch import Batch, Encoding
 from simulator.core.request import Request
 from simulator.schedulers.rules import EngineRules
-from simulator.schedulers.vllm_v1 import VllmV1
+from simulator.schedulers.vllm.v1 import VllmV1
 
 
 class MediaV1(VllmV1):

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from catalogs.errors import InputError
+from planner.matrix.cell_workers import LocalPool, cell_pool
 from planner.matrix.cells import cells_of
 from planner.matrix.matrix_file import MatrixFile
 from planner.matrix.matrix_run import MatrixRun
-from planner.matrix.pools import LocalPool, cell_pool
 from planner.matrix.records import RowRecords
 
 CELLS = cells_of(

@@ -20,8 +20,8 @@ from catalogs.statistics import resampled_interval
 from planner.answer.answer_schema import is_name_of, same_model
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
-from planner.validation.measured_load import LoadSimulator, Measured, MeasuredLoad, load_of
-from planner.validation.prediction import Expected, Prediction
+from planner.verify.measured_load import LoadSimulator, Measured, MeasuredLoad, load_of
+from planner.verify.prediction import Expected, Prediction
 
 Finding = Literal["inside", "faster", "slower", "too few", "not judged"]
 

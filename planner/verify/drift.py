@@ -17,9 +17,9 @@ from catalogs.errors import InputError
 from catalogs.io.output_files import finite
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import STATS, Slo
-from planner.validation.prediction import Prediction
-from planner.validation.prometheus import Interval
-from planner.validation.verification import (
+from planner.verify.prediction import Prediction
+from planner.verify.prometheus import Interval
+from planner.verify.verification import (
     SIGMAS,
     TOLERANCE,
     Comparison,

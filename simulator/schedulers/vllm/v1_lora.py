@@ -12,7 +12,7 @@ from simulator.cache.lora_slots import AdapterSlots
 from simulator.core.batch import Batch
 from simulator.core.request import Request
 from simulator.schedulers.rules import EngineRules
-from simulator.schedulers.vllm_v1 import VllmV1
+from simulator.schedulers.vllm.v1 import VllmV1
 
 
 class LoraV1(VllmV1):

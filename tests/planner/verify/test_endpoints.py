@@ -13,8 +13,8 @@ from catalogs.errors import InputError
 from catalogs.io import http
 from catalogs.ui.entry_point import run_command
 from planner.cli.main import app
-from planner.validation import prometheus
-from planner.validation.prometheus import observe_server, parse
+from planner.verify import prometheus
+from planner.verify.prometheus import observe_server, parse
 from tests.hostile_server import hostile, reply, sends, silent
 from tests.planner.report.test_plan_report import data
 

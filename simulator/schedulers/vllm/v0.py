@@ -28,9 +28,10 @@ from simulator.core.batch import Batch
 from simulator.core.request import Request
 from simulator.schedulers.continuous_batching import NO_HITS
 from simulator.schedulers.rules import EngineRules
-from simulator.schedulers.vllm_v1 import VllmV1
+from simulator.schedulers.vllm.v1 import VllmV1
 
-WATERMARK: Final = 0.01  # share of the blocks that new requests must leave free
+#: Share of the blocks that new requests must leave free: the default of `watermark` in vllm/core/block_manager.py.
+WATERMARK: Final = 0.01
 
 
 class VllmV0(VllmV1):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from calibration.operators.flops_and_bytes import bytes_moved, flops
-from calibration.operators.of_network import TORCH_ATTENTION_MASKED, converts_nothing, network_operator
+from calibration.operators.network_operators import TORCH_ATTENTION_MASKED, converts_nothing, network_operator
 from calibration.operators.operators import Convolution, Matmul, NonCausalAttention, Streaming, extents, numbers
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.networks.files import load_network

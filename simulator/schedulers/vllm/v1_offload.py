@@ -11,7 +11,7 @@ from __future__ import annotations
 from simulator.core.batch import Batch
 from simulator.core.request import Request
 from simulator.schedulers.rules import EngineRules
-from simulator.schedulers.vllm_v1 import VllmV1
+from simulator.schedulers.vllm.v1 import VllmV1
 
 
 class OffloadingV1(VllmV1):

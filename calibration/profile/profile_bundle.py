@@ -1,7 +1,4 @@
-"""Turning a profile into a calibration bundle.
-
-Every measured family is fitted and checked on the held-out shapes, and the bundle is installed for this machine.
-"""
+"""Fits a profile of this machine into a calibration bundle, checks it on the held-out shapes, and installs it."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ from typing import Final
 
 from catalogs.ui.terminal import open_console, text_table
 from catalogs.ui.words import human_s, percent
-from planner.validation.drift import Drift, DriftRow
-from planner.validation.prediction import Expected, Prediction
-from planner.validation.verification import MOST_FAILED, Comparison, PlanVerification, Row
+from planner.verify.drift import Drift, DriftRow
+from planner.verify.prediction import Expected, Prediction
+from planner.verify.verification import MOST_FAILED, Comparison, PlanVerification, Row
 
 #: Most names in a list on the screen.
 _NAMED: Final = 4

@@ -1,1 +1,0 @@
-"""Predictions compared with a measured run or a live server."""
