@@ -169,7 +169,7 @@ def test_a_plan_has_a_capacity_exactly_if_it_is_sure_at_a_light_load(toy: KnownP
 
 @pytest.mark.parametrize("budget", [BEST, OTHER])
 def test_a_plan_that_is_not_sure_at_a_light_load_is_not_tried_below_it(budget: SeedBudget) -> None:
-    """Fewer requests do not overlap less. One seed meets the limit, with a start between a light load and 1.01 of it."""
+    """Fewer requests do not overlap less. One seed meets the limit; the start is 1 % above a light load."""
     toy = KnownPlan(base_s=0.35, noise=(1.0, 1.5, 0.6, 1.4))
     light_per_s = toy.light_requests_per_s(TWO)
     found = evaluator(toy).entry(TWO, 1.01 * light_per_s, budget)
