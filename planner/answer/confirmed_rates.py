@@ -182,9 +182,10 @@ class ConfirmedRates:
         return [detail for detail, _ in results if detail is not None]
 
     def _detail(self, candidate: Candidate, load: Load) -> tuple[RunDetail | None, list[Observation]]:
-        """Return the results of a run, and what was observed for verdicts at its rate."""
-        found, first = self.evaluator.detail(candidate, load), _first_run(load)
-        return found, [] if load.whole_cluster else [self.evaluator.observe(candidate, first), found.observation]
+        """Return the results of a run, and what was observed for them: for a whole cluster, one replica as well."""
+        found, alone = self.evaluator.detail(candidate, load), replace(load, whole_cluster=False)
+        known = [each for each in (_first_run(alone), alone) if self.evaluator.knows(candidate, each)]
+        return found, [found.observation, *(self.evaluator.observe(candidate, each) for each in known)]
 
     def _observation(self, candidate: Candidate, load: Load) -> tuple[RunDetail | None, list[Observation]]:
         return None, [self.evaluator.observe(candidate, load)]

@@ -81,17 +81,19 @@ class KnownPlan:
         return load.n_requests
 
     def knows(self, c: Candidate, load: Load) -> bool:
-        return (c, load) in self.known
+        return self._run(c, load) in self.known
 
     def keep(self, c: Candidate, seen: Observation) -> None:
-        self.known[c, seen.load] = seen
+        self.known[self._run(c, seen.load)] = seen
+
+    def _run(self, c: Candidate, load: Load) -> tuple[Candidate, Load]:
+        """No run is extended."""
+        return c, replace(load, patient=False)
 
     def observe(self, c: Candidate, load: Load) -> Observation:
-        if (c, load) in self.known:
-            return self.known[c, load]
-        first = replace(load, patient=False)
-        if load.whole_cluster or (c, first) not in self.known:
-            self.loads.append(load)
+        if self.knows(c, load):
+            return replace(self.known[self._run(c, load)], load=load)
+        self.loads.append(load)
         nth = load.seed - self.seed
         factor = (self.cluster if load.whole_cluster else 1.0) * (self.noise[nth] if nth < len(self.noise) else 1.0)
         value_s = factor * self.value_s(c, load.requests_per_s)

@@ -68,6 +68,27 @@ def test_workers_are_sent_little() -> None:
     assert max(sent) < 1000
 
 
+@pytest.mark.parametrize("plan", [ONE, TWO])
+def test_the_runs_of_other_processes_are_not_made_again(plan: Candidate) -> None:
+    toy, made = KnownPlan(operator_error=0.05), list[Load]()
+
+    def elsewhere(work: Callable[[Any], Any], tasks: Iterable[Any]) -> list[Any]:
+        """What another process does: this one gets the results, and knows nothing of the runs."""
+        known = dict(toy.known)
+        results = [work(task) for task in tasks]
+        made.extend(replace(load, patient=False) for load in toy.loads)
+        toy.loads, toy.known = [], known
+        return results
+
+    rates = replace(evaluator(toy), each=elsewhere).rates
+    for _ in range(2):
+        rates.point_and_slower(plan, 5.0, BEST)
+    rates.verdict(plan, 5.0, BEST.curve)
+    assert not toy.loads
+    others = [load for load in made if load not in {Load(5.0, 1000, SEED + i, plan is TWO, False) for i in range(4)}]
+    assert len(others) == len(set(others)) == (6 if plan is ONE else 8)  # the figures themselves are not kept
+
+
 @pytest.mark.parametrize("budget", [BEST, OTHER])
 @pytest.mark.parametrize("start_per_s", [None, 14.0, 15.2, 16.0])
 def test_the_capacity_is_the_highest_rate_that_meets_the_objectives(
