@@ -35,10 +35,11 @@ from planner.answer.candidate_search import (
     unit_cost_of,
 )
 from planner.answer.confirmed_rates import BEST, MOST_REPLICAS, OTHER, SeedBudget
-from planner.answer.evaluated_plan import EvaluatedPlan, objective_value, pareto
+from planner.answer.evaluated_plan import EvaluatedPlan, pareto
 from planner.answer.hardware_ranking import HardwareRanking, RankedHardware
 from planner.answer.plan_evaluator import PlanEvaluator
 from planner.answer.plan_figures import prices_of
+from planner.answer.recommendation import simplest_of_best_first, with_ties
 from planner.answer.refusal import Refuser, least_missed
 from planner.evaluation.closed_forms.bounds import Discard
 from planner.evaluation.evaluator import Evaluator, apply_bounds
@@ -50,7 +51,7 @@ from planner.problem.hardware_choice import is_one
 from planner.problem.price_list import PriceList
 from planner.problem.reproduction import reproduce_block
 from planner.problem.request import PlanRequest
-from planner.search.candidate_tester import TIE, Outcome
+from planner.search.candidate_tester import Outcome
 from planner.search.optuna_study import need_storage
 from planner.search.progress import search_progress
 from planner.search.search import Progress, SearchResult
@@ -112,7 +113,7 @@ def make_plan(
         request=request,
         feasible=bool(entries),
         best=entries[0].plan if entries else None,
-        alternatives=[entry.plan for entry in entries[1:]],
+        alternatives=[entry.plan for entry in with_ties(request, plan_evaluator, entries)[1:]],
         pareto=pareto(entries),
         infeasible=refusal,
         search=summary,
@@ -261,7 +262,7 @@ def _entries(request: PlanRequest, plan_evaluator: PlanEvaluator, result: Search
     others = [] if result.interrupted else _others(best, outcomes, rank)
     rest = plan_evaluator.each(lambda o: plan_evaluator.entry(o.candidate, None, OTHER, _missed_at(o)), others)
     held = [e for e in rest if (e.holds if request.demand.given else e.capacity_requests_per_s is not None)]
-    found = _best_first(request, plan_evaluator, [first, *held])
+    found = simplest_of_best_first(request, plan_evaluator, [first, *held])
     result.refused.update({e.candidate for e in held} - {e.candidate for e in found})
     return found
 
@@ -269,34 +270,6 @@ def _entries(request: PlanRequest, plan_evaluator: PlanEvaluator, result: Search
 def _missed_at(outcome: Outcome) -> float | None:
     """Return the rate that a candidate missed in the search, if any: its capacity is below, and its run is known."""
     return outcome.upper_requests_per_s if math.isfinite(outcome.upper_requests_per_s) else None
-
-
-def _best_first(
-    request: PlanRequest, plan_evaluator: PlanEvaluator, entries: Sequence[EvaluatedPlan]
-) -> list[EvaluatedPlan]:
-    """Return the plans with an alternative in the first place if it is better than the winner by more than a tie.
-
-    The search uses one seed. With several seeds an alternative may turn out better; it is then evaluated with as many
-    seeds as a winner before it takes the first place. Where it is not better with these, its figures are theirs, and it
-    is left out if it no longer meets the request.
-    """
-    first, *others = entries
-    kept = list(others)
-    for other in sorted(others, key=lambda e: objective_value(request.objective, request.given, e)):
-        if not objective_value(request.objective, request.given, other) < _tied(request, first):
-            break
-        again = plan_evaluator.entry(other.candidate, other.requests_per_s, BEST)
-        better = objective_value(request.objective, request.given, again) < _tied(request, first)
-        if again.holds and better:
-            return [again, first, *(e for e in kept if e is not other)]
-        kept = [again if e is other else e for e in kept if again.holds or e is not other]
-    return [first, *kept]
-
-
-def _tied(request: PlanRequest, entry: EvaluatedPlan) -> float:
-    """Return the value below which another plan is better than this one by more than a tie."""
-    value = objective_value(request.objective, request.given, entry)
-    return value - TIE * abs(value) if math.isfinite(value) else value
 
 
 def _winner(

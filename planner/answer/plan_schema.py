@@ -20,7 +20,7 @@ from planner.evaluation.confidence import LEVEL, Confidence
 from planner.problem.candidate import deployment_words
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
-from planner.search.candidate_tester import TIE, TIE_WORDS
+from planner.search.candidate_tester import TIE_WORDS
 
 
 class Stats(JsonBlock):
@@ -319,6 +319,7 @@ class Plan(JsonBlock):
             than the capacity the plan carries.
         missed_requests_per_s: The lowest simulated rate above the capacity at which `limited_by` is missed; None if the
             capacity was derived from the latency curve.
+        ties: Whether an alternative is as good by the objective as the recommended plan, which is simpler.
     """
 
     deployment: dict[str, Any]
@@ -341,6 +342,7 @@ class Plan(JsonBlock):
     survival: Survival | None = None
     checkpoint: CheckpointBlock | None = None  # None: the command serves the model's own weights
     versions: str = ""
+    ties: bool = False
 
     @field_validator("deployment")
     @classmethod
@@ -455,8 +457,8 @@ def difference_words(best: Plan, other: Plan) -> str:
     ours, theirs = best.capacity_requests_per_s, other.capacity_requests_per_s
     if ours and theirs:
         found.append(f"{rate(theirs)} ({percent(theirs / ours - 1, signed=True)})")
-        if abs(theirs / ours - 1) <= TIE:
-            found.append(TIE_WORDS)
+    if other.ties:
+        found.append(TIE_WORDS)
     for block, key in (("cost", "usd_per_million_output_tokens"), ("energy", "kwh_per_million_output_tokens")):
         a, b = (getattr(getattr(plan, block), key, None) for plan in (best, other))
         if a and b:

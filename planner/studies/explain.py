@@ -12,7 +12,7 @@ from planner.answer.answer_schema import Answer, reason_sentence, refused_senten
 from planner.answer.plan_schema import Plan
 from planner.evaluation.evaluator import apply_bounds
 from planner.problem.candidate import count_words, deployment_words
-from planner.search.candidate_tester import TIE, TIE_WORDS
+from planner.search.candidate_tester import TIE_WORDS
 from planner.search.workers import ONE_PROCESS, WorkerPool
 from planner.sections.section import tightest_words
 from planner.studies.binding import Binding, find_binding
@@ -62,7 +62,7 @@ def explain(answer: Answer, tell: ProgressCallback = lambda _: None, workers: Wo
     bound = find_binding(rerun, capacity_per_s, tell, workers) if capacity_per_s else None
     found = resource_uses(best, simulated_pool_uses(rerun, best), bound)
     grown = growth(rerun, best, tell) if capacity_per_s else None
-    others = [(deployment_words(p.deployment), why_not(answer, best, p)) for p in answer.alternatives]
+    others = [(deployment_words(p.deployment), why_not(best, p)) for p in answer.alternatives]
     why = [*_why(answer, best), *ruled_out(answer, rerun)]
     advice = () if bound is None else tuple(f"{gain.input}: {gain.advice}" for gain in bound.binding)
     return Explanation(why, others, found, binding_words(best, bound), grown, advice)
@@ -121,14 +121,14 @@ def ruled_out(answer: Answer, rerun: Rerun) -> Iterator[str]:
         yield f"{n:,} ruled out, because {reason}{which}."
 
 
-def why_not(answer: Answer, best: Plan, other: Plan) -> str:
+def why_not(best: Plan, other: Plan) -> str:
     """Return the differences of an alternative from the recommended plan in words."""
     ours, theirs = best.capacity_requests_per_s, other.capacity_requests_per_s
     reasons = []
     if ours and theirs:
         reasons.append(f"carries {rate(theirs)}, {percent(theirs / ours - 1, signed=True)}")
-        if abs(theirs / ours - 1) <= TIE and answer.request.objective in ("cost", "throughput"):
-            reasons.append(TIE_WORDS)
+    if other.ties:
+        reasons.append(TIE_WORDS)
     for name, block, key in (
         ("cost per output token", "cost", "usd_per_million_output_tokens"),
         ("energy per output token", "energy", "j_per_output_token"),

@@ -11,7 +11,7 @@ import pytest
 
 from catalogs.hardware.catalog import parse_hardware
 from planner import pipeline
-from planner.answer import candidate_search
+from planner.answer import candidate_search, recommendation
 from planner.answer.candidate_search import group_search, simplest_best
 from planner.answer.confirmed_rates import BEST, OTHER
 from planner.answer.evaluated_plan import EvaluatedPlan
@@ -512,6 +512,43 @@ def test_an_alternative_that_is_better_with_several_seeds_takes_the_first_place(
     for capacity, order in ((4.9, [dear, cheap]), (6.0, [cheap, dear])):  # 8 and 4 US dollars an hour
         assert entries(by_price, request("cost"), capacities={dear: 10.0, cheap: capacity})[0] == order
     assert entries(by_price, request("cost", 1.0))[0] == [cheap, dear]  # under a given load, the price alone counts
+
+
+def test_of_plans_that_tie_with_all_seeds_the_simplest_is_recommended() -> None:
+    """A plan with a cache in fp8 was recommended beside one in bf16 that carries as much, as the simpler of the two."""
+    complex_ = replace(A, kv_dtype="fp8", max_num_seqs=128)
+    found = [outcome(c, -rate, rate=rate) for c, rate in ((complex_, 10.0), (C, 8.0))]
+    for seems, confirmed, order in (
+        (9.9, 9.9, [C, complex_]),
+        (9.9, 9.7, [complex_, C]),  # it seems to tie, and does not with all seeds
+        (9.7, 9.9, [complex_, C]),  # it does not seem to tie
+        (11.0, 9.9, [C, complex_]),
+    ):
+        plans, measured = entries(
+            found, request("throughput"), capacities={complex_: 10.0, C: seems}, confirmed={C: confirmed}
+        )
+        assert plans == order
+        assert ((C, seems, BEST) in measured.measured) is (seems > 9.8)
+
+
+def test_only_alternatives_that_tie_and_are_less_simple_are_called_a_tie() -> None:
+    """Equal capacity at twice the price is no tie by cost, and nothing is said of one that is not less simple."""
+    plain, with_cache = on("h100x4"), replace(on("h100x4"), kv_dtype="fp8")
+    twice = replace(on("h100x8"), kv_dtype="fp8")
+    measured = Entries(Known(), TWO_EACH, capacities={plain: 10.0, with_cache: 10.1, twice: 10.0})
+    entries_of = [measured.entry(c, None, BEST) for c in (plain, with_cache, twice, plain)]
+    marked = [replace(e, plan=PlanWithTies(usd_per_hour=e.plan.usd_per_hour)) for e in entries_of]  # type: ignore[arg-type]
+    plans = recommendation.with_ties(request("cost"), measured, marked)  # type: ignore[arg-type]
+    assert [e.plan.ties for e in plans] == [False, True, False, False]
+
+
+@dataclass
+class PlanWithTies:
+    usd_per_hour: float
+    ties: bool = False
+
+    def model_copy(self, update: dict[str, bool]) -> PlanWithTies:
+        return replace(self, **update)
 
 
 def test_an_alternative_that_only_seems_better_has_the_figures_of_all_seeds() -> None:
