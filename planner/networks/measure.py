@@ -277,6 +277,7 @@ def _stage(stage: StagePrice, share: float, name: str) -> StageRow:
         host_bound=stage.host_s > stage.device_s,
         measured_fraction=stage.measured,
         interpolated_fraction=stage.interpolated,
+        borrowed_fraction=stage.borrowed,
         compute_s=times * stage.compute_s,
         memory_s=times * stage.memory_s,
         fixed_s=times * stage.fixed_s,

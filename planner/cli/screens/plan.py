@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from calibration.accuracy.stated_error import in_words
 from catalogs.ui.terminal import LABEL, LEAST_WIDTH, PIPED, Line, labelled_rows, text_table
-from catalogs.ui.words import counted, digits, dollars, evidence_percents, kilowatts, percent, seconds, shares_words
+from catalogs.ui.words import counted, digits, dollars, evidence_words, kilowatts, percent, seconds, shares_words
 from planner.answer.answer_schema import GOALS, Answer, Refusal, SearchSummary
 from planner.answer.hardware_ranking import ESTIMATE_MARK, HardwareRow, estimate_sentences, marked_words
 from planner.answer.plan_schema import CalibrationBlock, CheckpointBlock, Memory, Plan, SloResult, difference_words
@@ -325,8 +325,7 @@ def memory_bar(memory: Memory) -> str:
 
 
 def _calibration_lines(known: CalibrationBlock) -> Iterator[Line]:
-    measured, interpolated, roofline = evidence_percents(known.fractions)
-    shares = f"{measured} measured, {interpolated} interpolated, {roofline} roofline only"
+    shares = evidence_words(known.model_dump())
     error = f"operator error {percent(known.of_operators, 1)}"
     yield "Evidence", f"step time: {shares} (calibration {known.bundle}); {error}"
     yield "Accuracy", in_words(known.stated_error)

@@ -78,11 +78,15 @@ def stages(plan: NetworkPlan) -> TextTable:
             "host" if stage.host_bound else "accelerator",
             percent(stage.measured_fraction),
             percent(stage.interpolated_fraction),
+            percent(stage.borrowed_fraction),
         )
         for stage in plan.stages
     ]
-    head = ("Stage", "Runs", "Time", "Share", "Communication", "Waits for", "Measured", "Interpolated")
-    text = "Measured and interpolated are shares of the kernels' time; the rest follows from the roofline."
+    head = ("Stage", "Runs", "Time", "Share", "Communication", "Waits for", "Measured", "Interpolated", "Borrowed")
+    text = (
+        "Measured, interpolated and borrowed (from the tables of another accelerator) are shares of the kernels' time; "
+        "the rest follows from the roofline."
+    )
     return TextTable(head, tuple(rows), text)
 
 
