@@ -64,6 +64,10 @@ def evidence_shares(parts_s: Iterable[float | FloatArray], total_s: float) -> di
     """Return the shares of a time by its evidence, by the keys EVIDENCE_SHARES, from all its parts but the last.
 
     They add up to 1, because the roofline has the rest; all are 0 if `total_s` is.
+
+    Args:
+        parts_s: Seconds of the first three keys. Shape of each: ().
+        total_s: Seconds of the whole time.
     """
     if not total_s:
         return dict.fromkeys(EVIDENCE_SHARES, 0.0)
@@ -118,7 +122,7 @@ class CostSource(Protocol):
 def by_lender(source: CostSource, measured: Part, interpolated: Part) -> tuple[Part, Part, Part]:
     """Return the measured, interpolated and borrowed parts of a time, from those two parts of its tables.
 
-    All is borrowed where another accelerator lends the tables.
+    All is borrowed where another accelerator lends the tables. Shape of each result: that of the parts.
     """
     nothing = 0.0 * measured
     if source.borrowed_error is None:
