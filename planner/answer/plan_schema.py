@@ -305,6 +305,11 @@ class Survival(JsonBlock):
 QUEUE: Final = "queue"
 
 
+def missed_words(limited_by: str) -> str:
+    """Return what happens beyond a capacity, from the name of an objective or QUEUE."""
+    return "the queue grows without limit" if limited_by == QUEUE else f"{limited_by} is missed"
+
+
 class Plan(JsonBlock):
     """One plan of an answer. A plan that cannot start has None for every figure.
 
@@ -384,11 +389,7 @@ class Plan(JsonBlock):
             return "how much more is not known"
         per_s = self.missed_requests_per_s
         where = "beyond it" if per_s is None else f"at {rate(per_s)}"
-        return (
-            f"{where} the queue grows without limit"
-            if self.limited_by == QUEUE
-            else f"{where} {self.limited_by} is missed"
-        )
+        return f"{where} {missed_words(self.limited_by)}"
 
     @property
     def tightest(self) -> SloResult:

@@ -18,7 +18,7 @@ from planner.problem.candidate import deployment_words
 from planner.problem.request import PlanRequest
 from planner.sections.refusal_words import NO_REASON, refused_lines, ruled_out_lines
 from planner.sections.registry import section_lines
-from planner.sections.section import near_miss_words, result_words
+from planner.sections.section import plan_near_miss_words, result_words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -215,10 +215,7 @@ def _capacity_lines(plan: Plan, request: PlanRequest) -> Iterator[Line]:
             "Capacity",
             f"{plan.capacity_words}{running} with {sure} confidence in each objective ({plan.limit_words})",
         )
-        beyond = plan.missed_requests_per_s or plan.capacity_requests_per_s
-        near_miss = near_miss_words(
-            plan.slo, plan.requests_per_s, beyond if plan.limited_by else None, request.confidence
-        )
+        near_miss = plan_near_miss_words(plan, request.confidence)
         if near_miss:
             yield "", near_miss
     tokens, rate = plan.metric("output_tokens_per_s") or 0.0, digits(plan.requests_per_s or 0.0)

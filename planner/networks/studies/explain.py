@@ -113,7 +113,7 @@ def why_not(best: NetworkPlan, other: NetworkPlan, unit: str) -> str:
 
 
 def _binds(plan: NetworkPlan, binding: Binding | None) -> str:
-    first = f"{plan.limited_by}; " if plan.limited_by else ""
+    first = f"capacity {capacity_words(plan)}, {plan.limited_by}; " if plan.limited_by else ""
     unknown = "what binds is known for a rate of jobs only"
     if plan.capacity_requests_per_s is not None:
         unknown = "what binds is not known: the plan misses an objective under a light load with the seed of the search"
