@@ -372,6 +372,18 @@ def test_an_answer_of_another_kind_is_one_line(change: dict[str, Any], says: str
     assert "\n" not in str(caught.value)
 
 
+def test_a_path_without_a_file_suggests_answers_alone(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text('{"schema_version": 1}')
+    (tmp_path / "plans.json").write_text("not JSON")
+    with pytest.raises(InputError) as caught:
+        read_answer(tmp_path / "pan.json")
+    assert caught.value.nearest is None
+    (tmp_path / "plan-2.json").write_text(told())
+    with pytest.raises(InputError) as caught:
+        read_answer(tmp_path / "pan.json")
+    assert caught.value.nearest == str(tmp_path / "plan-2.json")
+
+
 def test_a_fault_of_the_request_keeps_its_message() -> None:
     changed = data()
     changed["request"]["slo"] = ["norm.p99=1s"]
