@@ -37,12 +37,12 @@ def front(
     """
     from catalogs.io.output_files import check_targets, write_atomically
     from catalogs.ui.entry_point import Interrupted
+    from catalogs.ui.progress import counted_progress
     from planner.cli.screens.studies import show_front
     from planner.evaluation.multi_hardware import open_evaluator
     from planner.pipeline import kept_words
     from planner.problem.front import front_request, parse_axes
     from planner.search.pareto_answer import make_front
-    from planner.search.progress import front_progress
 
     wanted = parse_axes(axes)
     request, limits = front_request(given.keys(), wanted)
@@ -53,8 +53,14 @@ def front(
         need_plotly()
     evaluator = open_evaluator(request)
     try:
-        with front_progress() as progress:
-            found = make_front(request, evaluator, wanted, limits, progress)
+        with counted_progress("front") as progress:
+            found = make_front(
+                request,
+                evaluator,
+                wanted,
+                limits,
+                lambda done, most, n: progress(done, most, f"{n} points on the front"),
+            )
     except KeyboardInterrupt:
         raise Interrupted(kept_words(request)) from None
     if html is not None:

@@ -56,7 +56,7 @@ def improve(
     from catalogs.errors import InputError
     from catalogs.io.output_files import check_targets, write_atomically
     from catalogs.launch.reading.read import parse_variables, read_command, read_launch_file
-    from catalogs.ui.terminal import progress_bar
+    from catalogs.ui.progress import progress_bar
     from planner.cli.screens.improve import show_improvement
     from planner.improve.improver import improve as study
     from planner.improve.improver import request_for

@@ -24,7 +24,7 @@ def spares(
 
     plan spares ANSWER.json --mtbf 30d --restart 10min
     """
-    from catalogs.ui.terminal import progress_bar
+    from catalogs.ui.progress import progress_bar
     from catalogs.ui.words import parse_duration
     from planner.cli.screens.studies import show_spares
     from planner.sections.full_answer import read_answer

@@ -8,7 +8,7 @@ from typing import Final
 from catalogs.deployments.network_deployment import as_network_deployment
 from catalogs.hardware.catalog import MOST_NODES, parse_hardware, with_count, with_nodes
 from catalogs.hardware.specs import Hardware
-from catalogs.ui.terminal import ProgressCallback
+from catalogs.ui.progress import ProgressCallback
 from catalogs.ui.words import counted, digits, percent, were
 from planner.answer.answer_schema import reason_sentence, refused_sentence
 from planner.networks.counts import not_simulated
