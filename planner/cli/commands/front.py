@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from planner.cli.derived_options import GivenRequest, takes_request
-from planner.cli.options import JsonTo, write_result
+from planner.cli.options import JsonBeside, write_result
 from planner.problem.request_keys import FRONT_KEYS
 
 #: Help of options that mean something else here than in `plan`.
@@ -26,7 +26,7 @@ def front(
         str,
         typer.Option(help="Two or three of cost, energy, carbon, and latencies such as ttft.p99, tpot.mean."),
     ] = "cost,ttft.p99",
-    json_file: JsonTo = None,
+    json_file: JsonBeside = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write an HTML page with a chart of the front.")
     ] = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from catalogs.ui.shared_options import options_of
-from planner.cli.options import OUTPUT, JsonTo, write_result
+from planner.cli.options import OUTPUT, JsonBeside, write_result
 
 if TYPE_CHECKING:
     from planner.matrix.matrix_file import MatrixFile
@@ -55,7 +55,7 @@ def matrix(
     resume: Annotated[bool, _work(None, "Keep the rows that rows.log in --csv DIR holds.", "--resume")] = False,
     html: Annotated[Path | None, _output("FILE", "Write an HTML page with charts.")] = None,
     csv: Annotated[Path | None, _output("DIR", _CSV)] = None,
-    json_file: JsonTo = None,
+    json_file: JsonBeside = None,
 ) -> None:
     """Simulate every combination of models, engines, hardware, workloads and batches; exit status 1 if no cell is ok.
 
