@@ -9,8 +9,8 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -18,8 +18,8 @@ from typing import Final
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
 from catalogs.io.http import without_password
-from catalogs.ui.terminal import status_line
-from catalogs.ui.words import counted
+from catalogs.ui.progress import counted_progress, status_line
+from catalogs.ui.words import counted, rate
 from planner.answer.answer_schema import SCHEMA_VERSION, Answer, Reproduce, SearchSummary
 from planner.answer.candidate_search import (
     MOST_TRIES,
@@ -53,7 +53,6 @@ from planner.problem.reproduction import reproduce_block
 from planner.problem.request import PlanRequest
 from planner.search.candidate_tester import Outcome
 from planner.search.optuna_study import need_storage
-from planner.search.progress import search_progress
 from planner.search.search import Progress, SearchResult
 from planner.search.workers import ONE_PROCESS, ProcessPool, WorkerPool, usable_cores
 from planner.sections.full_answer import FullAnswer
@@ -321,12 +320,24 @@ def _others(best: Outcome, outcomes: Sequence[Outcome], rank: Callable[[Outcome]
     return found
 
 
+@contextmanager
+def _search_progress(workers: Callable[[], str] = str) -> Iterator[Progress]:
+    """Show the progress of a search on stderr, and yield its callback; `workers` describes the workers in words."""
+
+    def words(best: Outcome | None) -> str:
+        text = "" if best is None else f"best {rate(best.requests_per_s)}: {best.candidate.words}"
+        return ", ".join(filter(None, (workers(), text)))
+
+    with counted_progress("search") as update:
+        yield lambda done, planned, best: update(done, planned, words(best))
+
+
 def plan(request: PlanRequest, progress: Progress | None = None) -> Answer:
     """Return the answer to one request, evaluated by the workers that its search options name.
 
     Args:
         request: The request.
-        progress: Called after each candidate of the search; None shows the progress on a terminal.
+        progress: Called after each candidate of the search; None shows the progress on stderr.
 
     Raises:
         InputError: A name is unknown, a storage or a cluster does not answer, there are no workers, or the request is
@@ -344,17 +355,18 @@ def plan(request: PlanRequest, progress: Progress | None = None) -> Answer:
     pool = ProcessPool(usable_cores() if options.workers is None else options.workers)
     if options.storage is not None:
         need_storage(options.storage)
-    evaluator = open_evaluator(request, partial(estimates_ahead, request, pool))
-    check_sections(request, evaluator)
+    with status_line("preparing the search"):
+        evaluator = open_evaluator(request, partial(estimates_ahead, request, pool))
+        check_sections(request, evaluator)
     if options.distributed is None:
-        with search_progress() if progress is None else nullcontext(progress) as shown:
+        with _search_progress() if progress is None else nullcontext(progress) as shown:
             return make_plan(request, evaluator, evaluator.elsewhere, shown, pool)
     from planner.search.ray_workers import join_cluster
 
     with ExitStack() as stack:
         with status_line(f"joining {options.distributed}"):
             cluster = stack.enter_context(join_cluster(options.distributed))
-        with search_progress(lambda: cluster.words) if progress is None else nullcontext(progress) as shown:
+        with _search_progress(lambda: cluster.words) if progress is None else nullcontext(progress) as shown:
             answer = make_plan(request, evaluator, evaluator.elsewhere, shown, cluster)
     if cluster.loss_notice:
         print(cluster.loss_notice, file=sys.stderr)

@@ -23,7 +23,7 @@ from calibration.families.noncausal_attention import NonCausalAttentionModel
 from calibration.families.prefill_attention import PrefillAttentionModel
 from calibration.families.registry import FAMILIES
 from calibration.families.uncalibrated import DEFAULTS, UncalibratedModel
-from calibration.operators.cost import INTERPOLATED, ROOFLINE, Cost
+from calibration.operators.cost import INTERPOLATED, ROOFLINE_ERROR, Cost
 from calibration.operators.operators import Collective, Gemm, GroupedGemm, Operator
 from calibration.operators.roofline import compute_s, memory_s
 from calibration.power.model import PowerModel, load_power
@@ -58,8 +58,7 @@ class Bundle:
     """The cost models of one accelerator.
 
     Attributes:
-        transferred: Whether the models were fitted on another accelerator; every origin is then 2, or at least 1 if it
-            is another board of the same chip.
+        transferred: Whether the models were fitted on another accelerator; every origin is then at least 1.
         measured_on: The accelerator of the tables if it is another board of the same chip; None otherwise.
         shipped: Whether the bundle comes from the package, not from the user.
         lent: The release that lends the tables of a family, by family, where the bundle's own release was not timed, or
@@ -85,7 +84,7 @@ class Bundle:
         else:
             seconds, origin = self._seconds(op)
         if self.transferred:
-            origin = np.maximum(origin, ROOFLINE if self.measured_on is None else INTERPOLATED)
+            origin = np.maximum(origin, INTERPOLATED)
         busy = np.maximum(seconds, 1e-12)
         arithmetic = compute_s(op, self.accelerator) / busy
         memory = memory_s(op, self.accelerator) / busy
@@ -111,6 +110,17 @@ class Bundle:
         error = self.errors.get(family, DEFAULTS[family].expected_error)
         return error if self.measured_on is None else float(np.hypot(error, SAME_CHIP_ERROR))
 
+    @property
+    def borrowed_error(self) -> float | None:
+        """Return the relative error, beyond `relative_error`, of times from the tables of another accelerator.
+
+        It is 0 for another board of the same chip, whose error `relative_error` includes, and None if no other
+        accelerator lends its tables.
+        """
+        if not self.transferred:
+            return None
+        return ROOFLINE_ERROR if self.measured_on is None else 0.0
+
     def same_tables(self, other: Bundle) -> bool:
         """Return whether both were read from the same files, so that every operator costs the same."""
         own, others = self.models, other.models
@@ -128,6 +138,10 @@ class Bundle:
     def borrowed_from(self) -> str | None:
         """Return the name of the accelerator that lends its operator times; None if they are the accelerator's own."""
         return str(self.provenance["hardware"]) if self.transferred else None
+
+    def source_block(self) -> dict[str, str | None]:
+        """Return the name of the tables and the accelerator that lends them, under the keys of documents."""
+        return {"bundle": self.name, "borrowed_from": self.borrowed_from}
 
     @property
     def unmasked_kernel(self) -> str | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import pickle
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 
@@ -21,11 +22,23 @@ MEASURED: Final = 0.0
 #: Interpolated between measured points.
 INTERPOLATED: Final = 1.0
 
-#: Derived from the roofline, extrapolated beyond the grid, or transferred from another accelerator.
+#: Derived from the roofline, or extrapolated beyond the grid.
 ROOFLINE: Final = 2.0
+
+#: Assumed relative error of operator times that the roofline estimates, and of those scaled from the tables of another
+#: chip. This is a default, not a measurement. A judgement: about the stated errors of the families in
+#: calibration/families/uncalibrated.py.
+ROOFLINE_ERROR: Final = 0.3
+
+#: Keys of the shares of a time by its evidence: measured points, interpolation between them, tables that another
+#: accelerator lends, and the roofline.
+EVIDENCE_SHARES: Final = ("measured_fraction", "interpolated_fraction", "borrowed_fraction", "roofline_fraction")
 
 #: Share of the step time of a deployment that is a roofline estimate above which its figures count as estimates.
 MOSTLY: Final = 0.5
+
+
+Part = TypeVar("Part", float, FloatArray)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +51,28 @@ class Cost:
         seconds: Time on the accelerator.
         watts: Power demand of the accelerator while the operator runs, which may exceed its limit
             (calibration/power/model.py).
-        origin: 0 for measured, 1 for interpolated, 2 for roofline, outside the grid, or transferred.
+        origin: 0 for measured, 1 for interpolated, 2 for roofline or outside the grid. It is at least 1 where another
+            accelerator lends the tables (`CostSource.borrowed_error`).
     """
 
     seconds: FloatArray
     watts: FloatArray
     origin: FloatArray
+
+
+def evidence_shares(parts_s: Iterable[float | FloatArray], total_s: float) -> dict[str, float]:
+    """Return the shares of a time by its evidence, by the keys EVIDENCE_SHARES, from all its parts but the last.
+
+    They add up to 1, because the roofline has the rest; all are 0 if `total_s` is.
+
+    Args:
+        parts_s: Seconds of the first three keys. Shape of each: ().
+        total_s: Seconds of the whole time.
+    """
+    if not total_s:
+        return dict.fromkeys(EVIDENCE_SHARES, 0.0)
+    shares = [float(part_s / total_s) for part_s in parts_s]
+    return dict(zip(EVIDENCE_SHARES, (*shares, max(1.0 - sum(shares), 0.0)), strict=True))
 
 
 def broadcast(*fields: object) -> tuple[FloatArray, ...]:
@@ -60,6 +89,14 @@ class CostSource(Protocol):
 
     def relative_error(self, family: str) -> float:
         """Return the median relative error of an operator family."""
+        ...
+
+    @property
+    def borrowed_error(self) -> float | None:
+        """Return the relative error, beyond `relative_error`, of times from the tables of another accelerator.
+
+        None if no other accelerator lends its tables.
+        """
         ...
 
     def joins_decodes(self, head_dim: int, kv_dtype: str) -> bool:
@@ -82,6 +119,17 @@ class CostSource(Protocol):
         ...
 
 
+def by_lender(source: CostSource, measured: Part, interpolated: Part) -> tuple[Part, Part, Part]:
+    """Return the measured, interpolated and borrowed parts of a time, from those two parts of its tables.
+
+    All is borrowed where another accelerator lends the tables. Shape of each result: that of the parts.
+    """
+    nothing = 0.0 * measured
+    if source.borrowed_error is None:
+        return measured, interpolated, nothing
+    return nothing, nothing, measured + interpolated
+
+
 @dataclass(frozen=True, slots=True)
 class AdjustedCosts(ABC):
     """The costs of a source, adjusted for each operator; everything else is that of the source. Is a CostSource."""
@@ -95,6 +143,11 @@ class AdjustedCosts(ABC):
     def relative_error(self, family: str) -> float:
         """Return the median relative error of an operator family, which the adjustment does not change."""
         return self.source.relative_error(family)
+
+    @property
+    def borrowed_error(self) -> float | None:
+        """Return the error of times from the tables of another accelerator, which the adjustment does not change."""
+        return self.source.borrowed_error
 
     def joins_decodes(self, head_dim: int, kv_dtype: str) -> bool:
         """Return whether decodes in a step with prefill run as prefill chunks of one token in one kernel."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -34,6 +35,9 @@ from catalogs.models.catalog import load_model
 from catalogs.models.spec import ModelSpec
 from catalogs.networks.files import list_networks, load_network
 from catalogs.networks.network import NeuralNetwork
+from catalogs.ui.crash_report import show_on_stderr
+from catalogs.ui.progress import PlainLines
+from catalogs.ui.words import percent
 
 #: Share of the budget that the repeats of one shape may take. A judgement: a budget of half an hour has hundreds of
 #: shapes.
@@ -259,28 +263,26 @@ def fit_and_install(done: ProfileResult) -> tuple[Path, Path | None, Path | None
 
 @contextmanager
 def progress(total_s: float) -> Iterator[ProgressReporter]:
-    """Show a progress bar on stderr with lines above it.
+    """Show how much of the budget of a profile is spent on stderr, and lines of single events."""
+    if not sys.stderr.isatty():
+        with PlainLines("profiling") as lines:
 
-    Without a terminal only the lines are shown, with one more line for every fifth of the budget.
-    """
+            def spend(spent_s: float, what: str) -> None:
+                lines.text = f"{percent(min(spent_s / total_s, 1.0))} of the budget is spent, {what}"
+
+            yield ProgressReporter(show_on_stderr, spend)
+        return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
     columns = (TextColumn("profiling"), BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=total_s)
-        fifths_reported = 0
 
         def line(text: str) -> None:
             console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-        def step(spent_s: float, what: str) -> None:
-            nonlocal fifths_reported
-            bar.update(task, completed=min(spent_s, total_s), description=what)
-            fifths = int(5 * spent_s / total_s)
-            if not console.is_terminal and fifths > fifths_reported:
-                fifths_reported = fifths
-                line(f"{min(fifths, 5) * 20} % of the profiling budget is spent")
-
-        yield ProgressReporter(line, step)
+        yield ProgressReporter(
+            line, lambda spent_s, what: bar.update(task, completed=min(spent_s, total_s), description=what)
+        )

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -23,6 +24,10 @@ _SIMILAR: Final = 0.75
 
 #: Entries of a folder that are compared with the name of a file that does not exist.
 MOST_ENTRIES: Final = 10_000
+
+#: Most similar files whose content is checked. A judgement: reading each may take a moment, and less similar ones are
+#: hardly meant.
+_MOST_TRIED: Final = 5
 
 #: Levels of nesting that a document may have.
 MOST_LEVELS: Final = 100
@@ -51,11 +56,15 @@ def user_path(text: str) -> Path:
     return Path(os.path.expanduser(text))
 
 
-def nearest_file(path: Path) -> str | None:
+def nearest_file(path: Path, fits: Callable[[Path], bool] = lambda _: True) -> str | None:
     """Return the file in the same folder whose name is most similar; None if `path` exists or none is similar.
 
     Files of the same kind take precedence. Only for paths that the user of this machine has typed, because an error
     would show a distant user a name.
+
+    Args:
+        path: The path that leads to no file.
+        fits: Returns whether a file is what the user can have meant; it is called for the most similar ones, in order.
     """
     if exists(path):
         return None
@@ -64,11 +73,17 @@ def nearest_file(path: Path) -> str | None:
             files = [Path(entry.name) for entry in islice(entries, MOST_ENTRIES) if entry.is_file()]
     except (OSError, ValueError):
         return None
-    by_stem = {file.stem: file.name for file in files if file.suffix.lower() == path.suffix.lower()}
-    found = by_stem.get(nearest_name(path.stem, by_stem) or "") or nearest_name(
-        path.name, [file.name for file in files], _SIMILAR
-    )
-    return None if found is None else str(path.with_name(found))
+    for _ in range(_MOST_TRIED):
+        by_stem = {file.stem: file.name for file in files if file.suffix.lower() == path.suffix.lower()}
+        found = by_stem.get(nearest_name(path.stem, by_stem) or "") or nearest_name(
+            path.name, [file.name for file in files], _SIMILAR
+        )
+        if found is None:
+            return None
+        if fits(nearest := path.with_name(found)):
+            return str(nearest)
+        files.remove(Path(found))
+    return None
 
 
 def read_limited(path: Path, what: str, most_bytes: int = MOST_DOCUMENT_BYTES) -> bytes:

@@ -1,7 +1,6 @@
-"""Terminal output: labelled lines, tables, the console, and progress on stderr.
+"""Terminal output: labelled lines, tables and the console.
 
-The console is as wide as the terminal, and has a fixed width where stdout is not a terminal. Progress is shown on a
-terminal only.
+The console is as wide as the terminal, and has a fixed width where stdout is not a terminal.
 """
 
 from __future__ import annotations
@@ -9,8 +8,7 @@ from __future__ import annotations
 import io
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Final, TextIO, cast
 
 if TYPE_CHECKING:
@@ -99,37 +97,3 @@ def open_console(piped: int = PIPED) -> Console:
     if sys.stdout.isatty():
         return Console(highlight=False, markup=False)
     return Console(highlight=False, markup=False, width=piped, file=cast(IO[str], TrimmedLines(sys.stdout)))
-
-
-ProgressCallback = Callable[[str], None]  # called with a description of the next simulation
-
-
-@contextmanager
-def progress_bar(name: str) -> Iterator[ProgressCallback]:
-    """Show a bar with the current simulation on a terminal, and nothing elsewhere.
-
-    Yields the function that advances the bar and sets its text.
-    """
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    words = (TextColumn("{task.completed:.0f} simulated"), TextColumn("{task.description}"))
-    columns = (TextColumn(name), BarColumn(bar_width=20), TimeElapsedColumn(), *words)
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda text: bar.update(task, description=text, advance=1)
-
-
-@contextmanager
-def status_line(text: str) -> Iterator[None]:
-    """Show a status line on a terminal during work that has no progress bar."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(text):
-        yield

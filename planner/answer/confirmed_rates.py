@@ -42,10 +42,6 @@ MOST_REPLICAS: Final = 64
 #: judgement: the capacity is mostly a few per cent below, and the factor of each further step is squared.
 _STEP_FROM_MISSED: Final = 1.05
 
-#: A limit that is at least this many times the latency at the capacity is not what limits it. A judgement: the queue
-#: then grows without limit a few per cent above this rate.
-_FAR_FROM_LIMIT: Final = 4.0
-
 #: Least seeds of figures with error bars. A judgement: the fewest that show a spread with more than one difference.
 LEAST_SEEDS: Final = 3
 
@@ -239,8 +235,7 @@ class ConfirmedRates:
             bars: The error bars of the objectives at the capacity.
         """
         for slo, bar in zip(self.tester.slos, bars, strict=True):
-            value_s = bar.at_confidence_s
-            if slo.name == limit and value_s is not None and value_s * _FAR_FROM_LIMIT <= slo.limit_s:
+            if slo.name == limit and bar.is_far_from(slo.limit_s):
                 return QUEUE
         return limit
 

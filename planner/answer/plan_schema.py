@@ -218,12 +218,14 @@ class CalibrationBlock(JsonBlock):
     """The calibration block: the sources of the step time by share, and the errors of whole runs.
 
     `borrowed_from` names the accelerator that lends its operator times; None if they were measured on the plan's own.
+    `borrowed_fraction` is the share of the step time from its tables; answers of earlier versions count it as roofline.
     """
 
     bundle: str
     borrowed_from: str | None = None
     measured_fraction: float
     interpolated_fraction: float
+    borrowed_fraction: float = 0.0
     roofline_fraction: float
     operator_error: float | None = None
     expected_error: float
@@ -251,12 +253,6 @@ class CalibrationBlock(JsonBlock):
     def estimate_words(self) -> str:
         """Return why the figures are estimates; empty where the operator times were measured."""
         return estimate_words(self.borrowed_from, self.evidence == "roofline")
-
-    @property
-    def fractions(self) -> dict[str, float]:
-        """Return the measured, interpolated and roofline shares of the step time, under the keys of the block."""
-        names = ("measured_fraction", "interpolated_fraction", "roofline_fraction")
-        return {name: getattr(self, name) for name in names}
 
     @property
     def of_operators(self) -> float:
@@ -307,6 +303,11 @@ class Survival(JsonBlock):
 
 #: `limited_by` of a plan whose queue grows beyond its capacity before an objective is missed.
 QUEUE: Final = "queue"
+
+
+def missed_words(limited_by: str) -> str:
+    """Return what happens beyond a capacity, from the name of an objective or QUEUE."""
+    return "the queue grows without limit" if limited_by == QUEUE else f"{limited_by} is missed"
 
 
 class Plan(JsonBlock):
@@ -390,11 +391,7 @@ class Plan(JsonBlock):
             return "how much more is not known"
         per_s = self.missed_requests_per_s
         where = "beyond it" if per_s is None else f"at {rate(per_s)}"
-        return (
-            f"{where} the queue grows without limit"
-            if self.limited_by == QUEUE
-            else f"{where} {self.limited_by} is missed"
-        )
+        return f"{where} {missed_words(self.limited_by)}"
 
     @property
     def tightest(self) -> SloResult:

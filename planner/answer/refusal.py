@@ -261,7 +261,7 @@ class Refuser:
             if not carried:
                 break
             answer_s = tester.simulated(candidate, carried, tester.sizes.full).mean_s(E2E.name)
-            if not math.isfinite(answer_s):  # a request is never answered
+            if not math.isfinite(answer_s):  # some requests are never answered, such as those that are too long
                 break
             users = min(math.floor(carried * (answer_s + think_s)), users - 1)
             if users < 1:

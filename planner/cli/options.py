@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from catalogs.ui.shared_options import options_of
+
+if TYPE_CHECKING:  # its import takes longer than the help page of a command may
+    from planner.answer.answer_schema import Answer
 
 #: Heading of the output options in `--help`.
 OUTPUT: Final = "Output"
@@ -19,30 +23,29 @@ STDOUT: Final = "-"
 AnswerPath = Annotated[Path, typer.Argument(metavar="ANSWER.json", help="Answer written by plan --json.")]
 
 
-def refuse_network_answer(answer: Path) -> Path:
-    """Refuse the answer for a network before missing options are reported, and return the path of another one.
+@lru_cache(maxsize=1)
+def language_model_answer(path: Path) -> Answer:
+    """Return the answer in a file, which a command reads once.
 
     Raises:
-        InputError: The file is the answer for a network.
+        InputError: The file is no answer, or one for a network.
     """
-    from catalogs.errors import InputError
-    from catalogs.io.json_files import read_json
-    from planner.sections.full_answer import refuse_network
+    from planner.sections.full_answer import read_answer
 
-    try:
-        data = read_json(answer, "cannot read the answer")
-    except InputError:
-        return answer  # the command itself states what is wrong
-    refuse_network(data, str(answer))
-    return answer
+    return read_answer(path)
 
 
-#: The answer of commands that do not take one for a network, which is refused at once.
+def _read_at_once(path: Path) -> Path:
+    """Read an answer before missing options are reported, and return its path."""
+    language_model_answer.cache_clear()  # a program may run several commands
+    language_model_answer(path)
+    return path
+
+
+#: The answer of commands that do not take one for a network; `language_model_answer` returns what was read.
 LanguageModelAnswerPath = Annotated[
     Path,
-    typer.Argument(
-        metavar="ANSWER.json", help="Answer written by plan --json.", is_eager=True, callback=refuse_network_answer
-    ),
+    typer.Argument(metavar="ANSWER.json", help="Answer written by plan --json.", is_eager=True, callback=_read_at_once),
 ]
 
 Alternative = Annotated[
@@ -62,9 +65,13 @@ def writable(json_to: str | None) -> str | None:
     return json_to
 
 
-JsonTo = Annotated[
-    str | None, options_of(OUTPUT)("FILE", "Write JSON to FILE, or - for stdout.", "--json", callback=writable)
-]
+_json_option = partial(options_of(OUTPUT), "FILE", "Write JSON to FILE, or - for stdout.", "--json")
+
+#: The option `--json` of commands that write nothing else.
+JsonTo = Annotated[str | None, _json_option(callback=writable)]
+
+#: The option `--json` of commands with further outputs, which they check together (`check_targets`).
+JsonBeside = Annotated[str | None, _json_option()]
 
 
 def write_result(document: dict[str, Any], json_to: str | None, show: Callable[[], None]) -> None:

@@ -132,6 +132,11 @@ class LatencyCurve:
         return bool(stable_rates) and (rate_per_s <= stable_rates[-1] or all(self.stable))
 
 
+#: A limit that is at least this many times the latency at the capacity is not what limits it. A judgement: the queue
+#: then grows without limit a few per cent above this rate.
+_FAR_FROM_LIMIT: Final = 4.0
+
+
 @dataclass(frozen=True, slots=True)
 class Confidence:
     """A value with its two-sided interval, and the probability that the true value meets the limit.
@@ -152,6 +157,13 @@ class Confidence:
     probability_met: float
     level: float = LEVEL
     at_confidence_s: float | None = None
+
+    def is_far_from(self, limit_s: float) -> bool:
+        """Return whether a latency at the capacity is so far below its limit that it is not what limits the capacity.
+
+        It can only rise to its limit just above this rate because the queue grows without limit there.
+        """
+        return self.at_confidence_s is not None and self.at_confidence_s * _FAR_FROM_LIMIT <= limit_s
 
 
 @dataclass(frozen=True, slots=True)

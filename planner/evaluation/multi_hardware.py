@@ -285,11 +285,13 @@ def measured_words(evaluator: SimulatedEvaluator) -> str:
     everywhere = all(all(found[name]) for name in names)
     words = " and ".join(_FAMILY_WORDS[name] for name in names)
     where = "" if everywhere else " for some of the data types and layouts of this model"
-    return f"{words} measured{where}, all else roofline estimates"
+    lender = evaluator.deployments.bundle.borrowed_from
+    source = "measured" if lender is None else f"borrowed from {lender}"
+    return f"{words} {source}{where}, all else roofline estimates"
 
 
 def _measured(evaluator: SimulatedEvaluator, candidate: Candidate) -> Iterator[tuple[str, bool]]:
-    """Yield the family of each operator of a candidate, and whether its time is measured or interpolated."""
+    """Yield the family of each operator of a candidate, and whether its time is from operator tables."""
     deployments = evaluator.deployments
     for call in step_calls(Shard.of(deployments.resolved(candidate)), SAMPLE_STEP):
         yield call.op.family, float(deployments.bundle.cost(call.op).origin.min()) < ROOFLINE

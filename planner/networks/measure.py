@@ -13,7 +13,7 @@ from catalogs.economics.electricity import DEFAULT_PUE
 from catalogs.economics.locations import locate_grid
 from catalogs.ui.words import counted, gigabytes, percent
 from catalogs.units import HOUR_S
-from planner.answer.plan_schema import SloResult, Stats
+from planner.answer.plan_schema import QUEUE, SloResult, Stats, missed_words
 from planner.economics.money import JOULES_PER_KWH, Rates, money
 from planner.evaluation.confidence import SEEDS, Confidence
 from planner.networks.assess import USERS_TOLERANCE, JobAssessor
@@ -144,7 +144,7 @@ class PlanBuilder:
             units_per_hour=units_per_s * HOUR_S,
             capacity_requests_per_s=capacity,
             capacity_users=users,
-            limited_by=self._limited_by(candidate, capacity, bars),
+            limited_by=None if capacity is None else self._limited_by(candidate, capacity),
             metrics=_metrics(plain, service.seconds(candidate.setup)),
             slo=[SloResult.of(slo, b.value_s, b, request.confidence, ci_level=b.level) for slo, b in bars.items()],
             cost=cost,
@@ -189,15 +189,15 @@ class PlanBuilder:
             )
         return found
 
-    def _limited_by(
-        self, candidate: JobCandidate, capacity: float | None, bars: Mapping[Slo, Confidence]
-    ) -> str | None:
-        if capacity is None:
-            return None
+    def _limited_by(self, candidate: JobCandidate, capacity: float) -> str:
+        """Return what limits the capacity in words: full batches, an objective, or the queue."""
         evaluator = self.assessor.evaluator
-        load = capacity * evaluator.slowdown(candidate) / evaluator.fluid_per_s(candidate)
+        if capacity * evaluator.slowdown(candidate) / evaluator.fluid_per_s(candidate) > _FULL:
+            return "every replica is busy with full batches"
+        bars = evaluator.certainty(candidate, capacity)
         nearest = max(bars, key=lambda slo: (bars[slo].at_confidence_s or 0.0) / slo.limit_s)
-        return "every replica is busy with full batches" if load > _FULL else f"{nearest.name} near its limit"
+        limit = QUEUE if bars[nearest].is_far_from(nearest.limit_s) else nearest.name
+        return f"beyond it {missed_words(limit)}"
 
     def _energy(self, candidate: JobCandidate, joules_per_job: float, rate: float) -> UnitEnergy:
         tariff = self.assessor.request.tariff
@@ -277,6 +277,7 @@ def _stage(stage: StagePrice, share: float, name: str) -> StageRow:
         host_bound=stage.host_s > stage.device_s,
         measured_fraction=stage.measured,
         interpolated_fraction=stage.interpolated,
+        borrowed_fraction=stage.borrowed,
         compute_s=times * stage.compute_s,
         memory_s=times * stage.memory_s,
         fixed_s=times * stage.fixed_s,

@@ -92,10 +92,9 @@ def _binding(request: NetworkRequest, closest: SizedCandidate, plan: NetworkPlan
         return f"{holds} with {percent(request.confidence)} confidence{within}: {worst.name} is beyond its limit"
     if rate is None:
         return f"no rate meets the objectives on {request.hardware}{within}"
-    words = (
-        f"{closest.candidate.hardware.text} holds {digits(most)} jobs/s with {percent(request.confidence)} confidence"
-    )
-    return f"{words}{within}, {percent(most / rate)} of what is required ({plan.limited_by})"
+    sure = percent(request.confidence)
+    words = f"{closest.candidate.hardware.text} holds {digits(most)} jobs/s with {sure} confidence ({plan.limited_by})"
+    return f"{words}{within}, {percent(most / rate)} of what is required"
 
 
 def _load(request: NetworkRequest, closest: SizedCandidate | None, builder: PlanBuilder) -> Iterator[Suggestion]:

@@ -102,8 +102,9 @@ class JobMemory(JsonBlock):
 class StageRow(JsonBlock):
     """One stage of a job on one replica: how often it runs, the seconds of all runs, and where its time is known.
 
-    `compute_s` and `memory_s` are the seconds of kernels that are bound by arithmetic and by bytes, `fixed_s` those of
-    short kernels, and `host_s` the seconds of launches on the host. All of them are of all runs.
+    `borrowed_fraction` is the share from tables of another accelerator; the rest is from the roofline. `compute_s` and
+    `memory_s` are the seconds of kernels that are bound by arithmetic and by bytes, `fixed_s` those of short kernels,
+    and `host_s` the seconds of launches on the host. All of them are of all runs.
     """
 
     name: str
@@ -113,6 +114,7 @@ class StageRow(JsonBlock):
     host_bound: bool
     measured_fraction: float
     interpolated_fraction: float
+    borrowed_fraction: float = 0.0
     compute_s: float = 0.0
     memory_s: float = 0.0
     fixed_s: float = 0.0

@@ -30,7 +30,7 @@ from planner.networks.deploy import NetworkPackage
 from planner.networks.schema import NetworkAnswer, NetworkHardwareRow, NetworkPlan, PriceError
 from planner.search.candidate_tester import TIE_WORDS
 from planner.sections.refusal_words import NO_REASON, refused_lines, ruled_out_lines
-from planner.sections.section import interval_words, level_words, verdict_words
+from planner.sections.section import interval_words, level_words, near_miss_words, verdict_words
 
 #: Amounts per unit below this are written per thousand or million units.
 _SMALL: Final = 0.01
@@ -101,6 +101,9 @@ def _capacity(answer: NetworkAnswer, plan: NetworkPlan) -> Iterator[Line]:
     if capacity is not None:
         why = f" ({plan.limited_by})" if plan.limited_by else ""
         yield "Capacity", f"{capacity} with {sure} confidence{why}"
+        near_miss = job_near_miss_words(plan, answer.request.confidence)
+        if near_miss:
+            yield "", near_miss
     rate = digits(plan.requests_per_s)
     yield label, f"{hourly_words(plan, unit)} at {rate} jobs/s; latency, cost and energy refer to this rate"
 
@@ -110,6 +113,12 @@ def capacity_words(plan: NetworkPlan) -> str | None:
     if plan.capacity_users is not None:
         return counted(plan.capacity_users, "user")
     return None if plan.capacity_requests_per_s is None else f"{digits(plan.capacity_requests_per_s)} jobs/s"
+
+
+def job_near_miss_words(plan: NetworkPlan, confidence: float) -> str:
+    """Return the words of `near_miss_words` for a plan of a network; empty for a plan for users."""
+    beyond = plan.capacity_requests_per_s if plan.limited_by else None
+    return near_miss_words(plan.slo, plan.requests_per_s, beyond, confidence)
 
 
 def hourly_words(plan: NetworkPlan, unit: str) -> str:

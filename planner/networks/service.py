@@ -11,6 +11,7 @@ from typing import Final, Self
 
 from calibration.accuracy.stated_error import MEDIAN_TO_SIGMA
 from calibration.bundles.bundle import Bundle, load_bundle
+from calibration.operators.cost import ROOFLINE_ERROR
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import with_nodes
 from catalogs.networks.network import SizedStage
@@ -19,7 +20,6 @@ from planner.networks.candidate import Setup
 from planner.networks.job import BATCH, STEPS, TEXT_FAMILIES, PlannedJob
 from planner.networks.mix import JobMix
 from planner.problem.slo import Slo
-from simulator.costs.totals import ROOFLINE_ERROR
 from simulator.networks.factors import IntervalClass, interval_factor, load_factors, seconds_class
 from simulator.networks.job import JobPrice, price_job
 from simulator.networks.ranks import job_memory_bytes, repeated_stages

@@ -55,7 +55,7 @@ def analysis_page(a: Analysis) -> Page:
         ("At the roofline", time_text(a.time.roofline_s)),
         ("Tokens", f"{a.tokens_per_s:,.0f} per second"),
         ("Mostly bound by", BOUND_WORDS.get(busiest, busiest)),
-        ("Calibration", a.bundle),
+        ("Calibration", a.bundle.name),
     ]
     remarks = [bound_words(figures["bound_s"]), memory_words(figures["memory"]), *a.notices]
     sizes = ("Bits", "Weights", "KV", "Bytes", "Roofline", "Engine", "Weights stored", "KV of the batch", "Fits")

@@ -12,7 +12,8 @@ from planner.answer.answer_schema import GOALS, Answer
 from planner.answer.hardware_ranking import ESTIMATE_MARK, marked_words
 from planner.answer.plan_schema import Plan
 from planner.economics.money import offer_words, rented_words
-from planner.sections.section import interval_words
+from planner.sections.refusal_words import capital
+from planner.sections.section import interval_words, plan_near_miss_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +64,14 @@ def objectives(answer: Answer, plan: Plan) -> TextTable:
 
 
 def capacity_words(answer: Answer, plan: Plan) -> str:
-    """Return the highest rate of a plan, what ends it, and the tokens of the planned rate, in sentences."""
+    """Return the highest rate of a plan, what ends it and how suddenly, and the tokens of the planned rate."""
     why, sure = f"; {plan.limit_words}" if plan.limit_words else "", percent(answer.request.confidence)
     text = f"The highest rate that meets each objective with {sure} confidence is {plan.capacity_words}"
-    tokens = plan.metric("output_tokens_per_s")
-    return f"{text}{why}." + (f" At the planned rate it produces {tokens:,.0f} output tokens/s." if tokens else "")
+    near_miss, tokens = plan_near_miss_words(plan, answer.request.confidence), plan.metric("output_tokens_per_s")
+    found = [f"{text}{why}.", *([f"{capital(near_miss)}."] if near_miss else [])]
+    if tokens:
+        found.append(f"At the planned rate it produces {tokens:,.0f} output tokens/s.")
+    return " ".join(found)
 
 
 def plans(answer: Answer) -> TextTable:

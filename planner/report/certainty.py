@@ -24,8 +24,9 @@ def certainty(answer: Answer) -> PageSection:
     plans = [(plan_name(i), p.calibration) for i, p in enumerate(answer.plans) if p.calibration is not None]
     rows = [(name, known.bundle, percent(known.of_operators, 1)) for name, known in plans]
     text = (
-        "Shares of the simulated step time from measured operators, from interpolation between them, and from the "
-        "roofline alone. Every interval and probability includes the stated error of whole runs."
+        "Shares of the simulated step time from measured operators, from interpolation between them, from operators "
+        "measured on another accelerator (borrowed), and from the roofline alone. Every interval and probability "
+        "includes the stated error of whole runs."
     )
     head = ("Plan", "Calibration", "Error of a step's time, operators alone (median)")
     parts = [paragraph(text), chart(coverage(plans), "From the answer.", 120 + 40 * len(plans))]
@@ -69,9 +70,12 @@ def _reliability_chart(answer: Answer) -> list[Markup]:
 
 
 def coverage(plans: Sequence[tuple[str, CalibrationBlock]]) -> PlotlyFigure:
-    """Return a bar chart of the simulated step time of each plan by evidence: measured, interpolated, roofline only."""
+    """Return a bar chart of the simulated step time of each plan by evidence; borrowed if there is any."""
     traces = []
-    for i, (kind, colour) in enumerate((("measured", PALE[2]), ("interpolated", PALE[0]), ("roofline", PALE[3]))):
+    kinds = {"measured": PALE[2], "interpolated": PALE[0], "borrowed": PALE[1], "roofline": PALE[3]}
+    if not any(known.borrowed_fraction for _, known in plans):
+        del kinds["borrowed"]
+    for i, (kind, colour) in enumerate(kinds.items()):
         shares = [(name, 100 * float(getattr(known, f"{kind}_fraction"))) for name, known in plans]
         values = [(name, share, f"{share:.0f} %" if share >= 5 else "") for name, share in shares]
         traces.append(bars(values, i, colour, inside=True, name=kind))

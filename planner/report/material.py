@@ -8,7 +8,7 @@ from typing import Final
 from catalogs.deployments.layout import Layout
 from catalogs.economics.electricity import DEFAULT_REGION, list_grids, load_grid
 from catalogs.hardware.specs import Accelerator
-from catalogs.ui.terminal import ProgressCallback
+from catalogs.ui.progress import ProgressCallback
 from catalogs.ui.words import plan_name
 from planner.answer.answer_schema import Answer
 from planner.answer.plan_schema import Plan

@@ -56,6 +56,15 @@ HOW: Final = "write it with plan front ... --json FRONT.json"
 Mark = tuple[float | None, float | None, str]
 
 
+def _is_front(path: Path) -> bool:
+    """Return whether a file holds a front of `plan front --json`."""
+    try:
+        data = read_json(path)
+    except InputError:
+        return False
+    return isinstance(data, dict) and {"axes", "front"} <= set(data)
+
+
 def read_front(path: Path, answer: Answer) -> FrontFile:
     """Return a front from its file, for display with an answer.
 
@@ -66,7 +75,7 @@ def read_front(path: Path, answer: Answer) -> FrontFile:
     try:
         found = FrontFile.model_validate_json(json.dumps(read_json(path, "cannot read the front")))
     except InputError as error:
-        raise InputError(error.rule, error.value, nearest_file(path), HOW) from None
+        raise InputError(error.rule, error.value, nearest_file(path, _is_front), HOW) from None
     except ValidationError as error:
         raise input_error(FrontFile, error, f"{path} is not a front of `plan front --json`") from None
     if found.schema_version != SCHEMA_VERSION:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from catalogs.io.output_files import atomic_file, csv_text, finite, make_folder, write_atomically, write_json
 from catalogs.ui.html_page import need_plotly, render
-from catalogs.ui.terminal import progress_bar
+from catalogs.ui.progress import progress_bar
 from planner.answer.answer_schema import Answer
 from planner.report.material import ReportData, gather, label
 from planner.report.page import answer_page

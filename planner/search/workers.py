@@ -26,7 +26,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from catalogs.errors import InputError
 from catalogs.ui.interrupts import ENDINGS, interrupts_held
-from catalogs.ui.terminal import ProgressCallback
+from catalogs.ui.progress import ProgressCallback
 from planner.problem.candidate import Candidate
 from planner.search.candidate_tester import Assess, Outcome
 

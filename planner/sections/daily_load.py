@@ -22,7 +22,8 @@ from catalogs.arrays import FloatArray
 from catalogs.deployments.autoscaling import Autoscaling, ColdStart, parse_autoscaling, scaling_words
 from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock, every_key_set
-from catalogs.ui.terminal import Line, status_line
+from catalogs.ui.progress import status_line
+from catalogs.ui.terminal import Line
 from catalogs.ui.words import digits, hours_text, human_s, percent, rate, seconds
 from catalogs.units import HOUR_S
 from catalogs.workloads.request_set import RequestSet

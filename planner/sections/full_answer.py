@@ -18,6 +18,9 @@ from planner.sections.registry import SECTIONS
 
 HOW: Final = "write it with plan ... --json ANSWER.json"
 
+#: Keys that tell an answer from other JSON documents.
+_KEYS: Final = frozenset({"schema_version", "request", "feasible", "search"})
+
 #: `Answer` with one optional key per section, of the type of the section.
 FullAnswer: Final[type[Answer]] = create_model(
     "FullAnswer",
@@ -36,8 +39,17 @@ def read_answer(path: Path) -> Answer:
     try:
         data = read_json(path, "cannot read the answer")
     except InputError as error:
-        raise InputError(error.rule, error.value, nearest_file(path), HOW) from None
+        raise InputError(error.rule, error.value, nearest_file(path, _is_answer), HOW) from None
     return parse_answer(data, str(path))
+
+
+def _is_answer(path: Path) -> bool:
+    """Return whether a file holds an answer of `plan --json`, of a language model or of a network."""
+    try:
+        data = read_json(path)
+    except InputError:
+        return False
+    return isinstance(data, dict) and set(data) >= _KEYS and data.get("kind") != "agents"
 
 
 def refuse_network(data: object, where: str) -> None:
@@ -59,7 +71,7 @@ def parse_answer(data: object, where: str = "answer") -> Answer:
     """
     if isinstance(data, dict) and data.get("kind") == "agents":
         raise InputError("this command does not take an answer for agents (`plan --agents`)", where)
-    if not isinstance(data, dict) or not {"schema_version", "request", "feasible", "search"} <= set(data):
+    if not isinstance(data, dict) or not set(data) >= _KEYS:
         raise InputError("not an answer of `plan --json`", where, hint=HOW)
     refuse_network(data, where)
     if data["schema_version"] != SCHEMA_VERSION:

@@ -151,6 +151,12 @@ def near_miss_words(
     return f"{tightest}; it is missed at a rate {f'{percent(higher)} higher' if higher >= 0.01 else 'just above'}"
 
 
+def plan_near_miss_words(plan: Plan, confidence: float) -> str:
+    """Return the words of `near_miss_words` for a plan; empty if nothing is known to limit its capacity."""
+    beyond = plan.missed_requests_per_s or plan.capacity_requests_per_s
+    return near_miss_words(plan.slo, plan.requests_per_s, beyond if plan.limited_by else None, confidence)
+
+
 def tightest_words(rows: Sequence[SloResult], confidence: float) -> str:
     """Return a sentence on the objective whose value at the required confidence is nearest to its limit."""
     near = max(rows, key=SloResult.excess)

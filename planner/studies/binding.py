@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from catalogs.ui.terminal import ProgressCallback
+from catalogs.ui.progress import ProgressCallback
 from catalogs.ui.words import percent
 from planner.evaluation.capacity import Capacity, V, find_capacity
 from planner.evaluation.evaluator import Evaluator

@@ -18,7 +18,7 @@ from typing import Final
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware, with_count, with_nodes
 from catalogs.hardware.specs import Hardware
-from catalogs.ui.terminal import ProgressCallback
+from catalogs.ui.progress import ProgressCallback
 from catalogs.ui.words import human_s, percent, rate
 from planner.answer.plan_evaluator import PlanEvaluator
 from planner.answer.plan_schema import Plan

@@ -23,6 +23,9 @@ Better = Literal["A", "B", "same", ""]
 #: Relative difference below which figures count as equal; two runs of one plan differ by as much.
 SAME_WITHIN: Final = 0.02
 
+#: Name of the figure of the price, of plans of any kind.
+USD_PER_HOUR: Final = "$ per hour"
+
 #: Deployment keys that follow from others.
 _FOLLOWS: Final = ("kv_blocks",)
 
@@ -144,7 +147,7 @@ _RATES: Final[tuple[tuple[str, Unit, str, bool | None], ...]] = (
 )
 
 _COSTS: Final[tuple[tuple[str, Unit, str, bool | None], ...]] = (
-    ("$ per hour", "usd", "usd_per_hour", True),
+    (USD_PER_HOUR, "usd", "usd_per_hour", True),
     ("$ per million output tokens", "usd", "cost.usd_per_million_output_tokens", True),
     ("$ per million tokens", "usd", "cost.usd_per_million_total_tokens", True),
     ("J per output token", "joules", "energy.j_per_output_token", True),

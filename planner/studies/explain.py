@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from catalogs.ui.terminal import ProgressCallback
+from catalogs.ui.progress import ProgressCallback
 from catalogs.ui.words import counted, dollars, percent, rate, were
 from planner.answer.answer_schema import Answer, reason_sentence, refused_sentence
 from planner.answer.plan_schema import Plan

@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from typing import Final
 
 from catalogs.hardware.catalog import parse_hardware
-from catalogs.ui.terminal import ProgressCallback
+from catalogs.ui.progress import ProgressCallback
 from planner.answer.answer_schema import Answer
 from planner.answer.plan_schema import Plan
 from planner.evaluation.capacity import WIDEN

@@ -24,7 +24,7 @@ from catalogs.arrays import FloatArray
 from catalogs.deployments.layout import Role
 from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock
-from catalogs.ui.terminal import ProgressCallback
+from catalogs.ui.progress import ProgressCallback
 from catalogs.ui.words import exact_duration
 from catalogs.units import HOUR_S
 from planner.answer.answer_schema import Answer, chosen

@@ -22,7 +22,7 @@ from catalogs.deployments.schema import Deployment, Multimodal
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.ui.charts import time_text
-from catalogs.ui.words import counted, evidence_percents, percent
+from catalogs.ui.words import counted, evidence_words, percent
 from catalogs.workloads.media import layouts_for
 from catalogs.workloads.media_blocks import MOST_ITEMS, parse_item
 from planner.studies.analyzed_steps import AnalyzedSteps, PromptItems, PromptLimits, decode_step, prefill_steps
@@ -188,7 +188,7 @@ class Analysis:
     held: MemoryUse
     precisions: list[PrecisionRow]
     scaling: list[ScalingRow]
-    bundle: str
+    bundle: Bundle
     notices: tuple[str, ...]
 
     @property
@@ -218,7 +218,7 @@ def analyze(query: StepQuery) -> Analysis:
         held=replica.held(query),
         precisions=[row for row in precisions if row is not None],
         scaling=_scaling(replica, query, own_time),
-        bundle=replica.bundle.name,
+        bundle=replica.bundle,
         notices=tuple(dict.fromkeys(replica.notices(query, steps))),
     )
 
@@ -412,7 +412,7 @@ def document(analysis: Analysis) -> dict[str, Any]:
         "memory": asdict(a.held) | {"fits": a.held.fits},
         "precisions": [asdict(p) for p in a.precisions],
         "scaling": [asdict(s) for s in a.scaling],
-        "calibration": {"bundle": a.bundle} | origin_shares(a.rows),
+        "calibration": a.bundle.source_block() | origin_shares(a.rows),
         "notices": [*a.notices, *_faster_than_roofline(together(a.rows))],
     }
 
@@ -464,9 +464,7 @@ def headlines(document: dict[str, Any]) -> Iterable[str]:
     yield f"{steps:<9} {engine} in the engine, {device} on the device, {least} at the roofline; {rate}"
     yield f"Bound     {bound_words(document['bound_s'])}"
     yield f"Memory    {memory_words(document['memory'])}"
-    kinds = ("measured", "interpolated", "roofline")
-    parts = [f"{share} {kind}" for share, kind in zip(evidence_percents(calibration), kinds, strict=True)]
-    yield f"Known     device time {', '.join(parts)} only ({calibration['bundle']})"
+    yield f"Known     device time {evidence_words(calibration)} ({calibration['bundle']})"
 
 
 def item_words(count: int, size: str) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 
 from calibration.accuracy.regime import Regime
 from calibration.accuracy.stated_error import StatedError, waiting_share
+from calibration.operators.cost import EVIDENCE_SHARES
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.statistics import statistics
 from catalogs.ui.words import percent
@@ -26,8 +27,6 @@ from simulator.core.step_log import StepLog
 from simulator.costs.pricing import N_CLASSES
 from simulator.costs.totals import StepTotals, priced, speculative_seconds
 from simulator.schedulers.registry import POLICIES
-
-FRACTIONS = ("measured_fraction", "interpolated_fraction", "roofline_fraction")
 
 #: Busy fraction of the API server from which tokens wait noticeably, so that a notice is shown.
 BUSY_API_FRACTION = 0.8
@@ -55,7 +54,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "calibration": {
             "bundle": " + ".join(dict.fromkeys(use.compiled.bundle.name for use in uses)),
             "borrowed_from": " + ".join(dict.fromkeys(filter(None, lenders))) or None,
-            **{name: getattr(totals, name) for name in FRACTIONS},
+            **{name: getattr(totals, name) for name in EVIDENCE_SHARES},
             "operator_error": totals.expected_error,
             "expected_error": stated.expected_error,
             "stated_error": stated.block(),
@@ -90,7 +89,7 @@ def _together(parts: Sequence[StepTotals]) -> StepTotals:
     device = np.array([part.busy_s - part.seconds["host"] for part in parts])
     weights = device / max(float(device.sum()), 1e-300)
 
-    names = (*FRACTIONS, "expected_error")
+    names = (*EVIDENCE_SHARES, "expected_error")
     means: dict[str, Any] = {name: float(weights @ [getattr(part, name) for part in parts]) for name in names}
     return replace(
         parts[0],

@@ -13,13 +13,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from calibration.operators.cost import evidence_shares
 from calibration.operators.flops_and_bytes import bytes_moved, flops
 from calibration.operators.operators import Collective
 from calibration.operators.roofline import compute_s, link_bytes, memory_s, roofline_s
 from catalogs.arrays import FloatArray
 from simulator.costs.counterfactual import FIXED_COST_FACTOR
 from simulator.costs.partition import BatchRows
-from simulator.costs.pricing import INTERPOLATED_S, MEASURED_S, N_CLASSES, Pricer
+from simulator.costs.pricing import N_CLASSES, Pricer
 from simulator.costs.tables import StepTables
 from simulator.costs.terms import Term
 from simulator.costs.totals import ranked_pass
@@ -53,6 +54,7 @@ class OperatorRow:
         seconds: Seconds by the calibration.
         measured_s: The part of `seconds` that rests on measured rows.
         interpolated_s: The part of `seconds` that rests on interpolation between measured rows.
+        borrowed_s: The part of `seconds` that rests on rows of another accelerator.
     """
 
     name: str
@@ -66,6 +68,7 @@ class OperatorRow:
     seconds: float
     measured_s: float
     interpolated_s: float
+    borrowed_s: float
 
     @property
     def intensity(self) -> float:
@@ -87,7 +90,11 @@ class OperatorRow:
         return self.roofline_s / self.seconds if self.seconds else 0.0
 
 
-SUMMED: Final = ("count", "flops", "bytes", "roofline_s", "seconds", "measured_s", "interpolated_s")
+#: The parts of the seconds of a row by their evidence; the rest is from the roofline.
+EVIDENCE_S: Final = ("measured_s", "interpolated_s", "borrowed_s")
+
+#: The fields of a row that are sums over executions.
+SUMMED: Final = ("count", "flops", "bytes", "roofline_s", "seconds", *EVIDENCE_S)
 
 
 def step_operators(tables: StepTables, ranks: Sequence[BatchRows], weights: FloatArray) -> list[OperatorRow]:
@@ -188,9 +195,8 @@ def _rows(line: OperatorCall, pricer: Pricer, weights: FloatArray) -> Iterator[O
             for part in (here & ~far, here & far)
         ]
         moved = bytes_moved(op, unit)
-    origin_s = (channels[..., MEASURED_S], channels[..., INTERPOLATED_S])
     weights = weights * line.runs
-    columns = (np.asarray(n), n * flops(op), n * moved, limit_s, seconds, *origin_s)
+    columns = (np.asarray(n), n * flops(op), n * moved, limit_s, seconds, *pricer.evidence_s(channels))
     for limit, mask in masks:
         part = weights * mask
         sums = [float((np.broadcast_to(column, part.shape) * part).sum()) for column in columns]
@@ -223,12 +229,12 @@ def seconds_by_bound(rows: Iterable[OperatorRow]) -> dict[str, float]:
 
 
 def origin_shares(rows: Sequence[OperatorRow]) -> dict[str, float]:
-    """Return the shares of the rows' time that are measured, interpolated or roofline only (all 0 for no time)."""
-    total = sum(row.seconds for row in rows)
-    measured = sum(row.measured_s for row in rows) / total if total else 0.0
-    between = sum(row.interpolated_s for row in rows) / total if total else 0.0
-    rest = max(1.0 - measured - between, 0.0) if total else 0.0
-    return {"measured_fraction": measured, "interpolated_fraction": between, "roofline_fraction": rest}
+    """Return the shares of the rows' time that are measured, interpolated, borrowed or roofline only.
+
+    All are 0 for no time.
+    """
+    parts_s = (sum(getattr(row, name) for row in rows) for name in EVIDENCE_S)
+    return evidence_shares(parts_s, sum(row.seconds for row in rows))
 
 
 def operator_document(row: OperatorRow) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from catalogs.errors import InputError
 from catalogs.io.output_files import write_atomically, write_json
 from catalogs.statistics import QUANTILES
 from catalogs.ui.terminal import open_console, text_table
-from catalogs.ui.words import counted, digits, evidence_percents, percent
+from catalogs.ui.words import counted, digits, evidence_words, percent
 from catalogs.workloads.jobs import JobWorkload, load_job_workload
 from simulator.core.outcomes import STATUS
 from simulator.jobs.compiled import compile_jobs
@@ -215,9 +215,7 @@ def _power(metrics: dict[str, Any]) -> str:
 
 
 def _calibration(calibration: dict[str, Any]) -> str:
-    measured, interpolated, roofline = evidence_percents(calibration)
-    times = f"{measured} of kernel time measured, {interpolated} interpolated, {roofline} roofline"
-    return f"calibration {calibration['bundle']}: {times}"
+    return f"calibration {calibration['bundle']}: kernel time {evidence_words(calibration)}"
 
 
 def refuse_options(options: dict[str, object]) -> None:

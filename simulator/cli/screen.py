@@ -11,7 +11,7 @@ from calibration.accuracy.stated_error import in_words
 from catalogs.deployments.layout import Layout
 from catalogs.statistics import QUANTILES
 from catalogs.ui.terminal import open_console, text_table
-from catalogs.ui.words import counted, digits, evidence_percents, percent, shares_words
+from catalogs.ui.words import counted, digits, evidence_words, percent, shares_words
 from catalogs.workloads.length_statistics import LengthStatistics, TokenStatistics
 from simulator.analysis.explain import PERCENTILES
 from simulator.analysis.metrics import speculative_line
@@ -41,15 +41,13 @@ def print_summary(document: dict[str, Any], complexity: bool = False) -> None:
     console.print(_latency_table(metrics))
     seconds = document["time_breakdown"]
     parts = {name.replace("_", " "): s for name, s in sorted(seconds.items(), key=lambda item: -item[1]) if s > 0}
-    measured, interpolated, roofline = evidence_percents(calibration)
     for line in (
         _throughput(metrics),
         *_features(metrics),
         *_fleet(metrics),
         _power(metrics),
         f"time: {shares_words(parts, _MOST_SHARES)}" if parts else "time: none",
-        f"calibration {calibration['bundle']}: {measured} of step time measured, {interpolated} interpolated, "
-        f"{roofline} roofline; "
+        f"calibration {calibration['bundle']}: step time {evidence_words(calibration)}; "
         f"expected error of step times from operators {percent(calibration['operator_error'])}",
         in_words(calibration["stated_error"]),
     ):

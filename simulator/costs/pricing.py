@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from calibration.operators.cost import INTERPOLATED, MEASURED, ROOFLINE, Cost, CostSource
+from calibration.operators.cost import INTERPOLATED, MEASURED, ROOFLINE, Cost, CostSource, by_lender
 from calibration.operators.flops_and_bytes import QUANTISE_BYTES
 from calibration.operators.operators import Collective, Elementwise, Gemm, Matmul
 from calibration.operators.roofline import link_bytes, memory_s
@@ -32,7 +32,7 @@ JOULES: Final = N_CLASSES
 #: The channel of the seconds that were measured.
 MEASURED_S: Final = N_CLASSES + 1
 
-#: The channel of the seconds that are interpolated between measured ones.
+#: The channel of the seconds that are interpolated between measured ones, of any accelerator's tables.
 INTERPOLATED_S: Final = N_CLASSES + 2
 
 #: Number of channels.
@@ -74,6 +74,13 @@ class Pricer:
             total[..., MEASURED_S] += seconds * measured
             total[..., INTERPOLATED_S] += seconds * (known & ~measured)
         return total
+
+    def evidence_s(self, channels: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return the seconds in channels that are measured, interpolated, and from another accelerator's tables.
+
+        Shape of `channels`: (..., N_CHANNELS); of each result: (...).
+        """
+        return by_lender(self.source, channels[..., MEASURED_S], channels[..., INTERPOLATED_S])
 
     def costs(self, lines: Iterable[OperatorCall]) -> Iterator[tuple[OperatorCall, Cost]]:
         """Yield each call with the cost of one execution, without calls whose time another operator's rows hold."""

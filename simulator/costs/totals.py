@@ -9,12 +9,13 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from calibration.operators.cost import ROOFLINE_ERROR, evidence_shares
 from calibration.power.model import capped_w
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
 from simulator.core.step_log import COLUMNS, StepLog
 from simulator.costs.partition import BatchRows
-from simulator.costs.pricing import INTERPOLATED_S, JOULES, MEASURED_S, N_CHANNELS, N_CLASSES
+from simulator.costs.pricing import JOULES, N_CHANNELS, N_CLASSES
 from simulator.costs.tables import DraftTables, StepTables
 from simulator.costs.terms import Term
 from simulator.layers.operator_call import CLASSES
@@ -23,10 +24,6 @@ from simulator.layers.operator_call import CLASSES
 #: unit works. H100 boards of 700 W at high clocks with a loaded process and nothing to do read 109 to 145 W, 133 in the
 #: mean of seven (NCCL issue 1550, gpu-burn issue 114), where the catalog's idle power is 115.
 GAP_POWER_SHARE: Final = 0.03
-
-#: Assumed relative error of operator times from the uncalibrated roofline. This is a default, not a measurement. A
-#: judgement: about the stated errors of the families in calibration/families/uncalibrated.py.
-ROOFLINE_ERROR: Final = 0.3
 
 #: Number of rows evaluated at once, which bounds memory.
 CHUNK_ROWS: Final = 65536
@@ -43,8 +40,9 @@ class StepTotals:
     seconds: dict[str, float]  # by class of `CLASSES`; "host" is the time of the steps beyond the device
     joules_per_accelerator: float  # during steps; the caller adds the idle time between them, at `idle_w`
     idle_w: float
-    measured_fraction: float  # share of device time; the three fractions add up to 1 (0 for an empty log)
+    measured_fraction: float  # share of device time; the four fractions add up to 1 (0 for an empty log)
     interpolated_fraction: float
+    borrowed_fraction: float  # from tables of another accelerator
     roofline_fraction: float
     expected_error: float  # relative error of the device time
     rank_wait_s: float = 0.0  # part of the device time that a rank waits for the slowest, mean over ranks
@@ -71,17 +69,14 @@ def total(tables: StepTables, log: StepLog) -> StepTotals:
         waits += float(part.rank_wait_s.sum())
     seconds = dict(zip(CLASSES, sums[:N_CLASSES].tolist(), strict=True))
     device = sum(seconds.values())
-    measured, interpolated = (float(sums[c]) / device if device else 0.0 for c in (MEASURED_S, INTERPOLATED_S))
-    roofline = max(1.0 - measured - interpolated, 0.0) if device else 0.0
+    shares = evidence_shares(tables.pricer.evidence_s(sums), device)
     return StepTotals(
-        seconds | {"host": host},
-        joules,
-        tables.resolved.hardware.accelerator.idle_w,
-        measured,
-        interpolated,
-        roofline,
-        _expected_error(tables, seconds, roofline),
-        waits,
+        seconds=seconds | {"host": host},
+        joules_per_accelerator=joules,
+        idle_w=tables.resolved.hardware.accelerator.idle_w,
+        expected_error=_expected_error(tables, seconds, shares),
+        rank_wait_s=waits,
+        **shares,
     )
 
 
@@ -142,16 +137,17 @@ def gap_w(unit: Accelerator) -> float:
     return unit.idle_w + GAP_POWER_SHARE * (unit.tdp_w - unit.idle_w)
 
 
-def _expected_error(tables: StepTables, seconds: dict[str, float], roofline: float) -> float:
+def _expected_error(tables: StepTables, seconds: dict[str, float], shares: dict[str, float]) -> float:
     """Return the expected relative error of the device time.
 
-    The held-out error of each class's worst operator family and the roofline's error are weighted by time and added in
-    quadrature.
+    The held-out error of each class's worst operator family and the error of what the roofline or another accelerator
+    prices are weighted by time and added in quadrature.
     """
     device = sum(seconds.values())
     if not device:
         return 0.0
-    terms = [roofline * ROOFLINE_ERROR]
+    borrowed_error = tables.pricer.source.borrowed_error or 0.0
+    terms = [shares["roofline_fraction"] * ROOFLINE_ERROR + shares["borrowed_fraction"] * borrowed_error]
     for kind, families in tables.pricer.families.items():
         worst = max(tables.pricer.source.relative_error(f) for f in families)
         if np.isfinite(worst):

@@ -38,7 +38,8 @@ class BatchPrice:
         kernel_j: Joules of all accelerators of the replica, without their idle power while the host launches.
         peak_memory_bytes: Memory of one accelerator.
         measured: Share of the kernels' time at measured points.
-        interpolated: Share between measured points; the rest is from the roofline.
+        interpolated: Share between measured points.
+        borrowed: Share from tables of another accelerator; the rest is from the roofline.
     """
 
     seconds: float
@@ -47,6 +48,7 @@ class BatchPrice:
     peak_memory_bytes: float = 0.0
     measured: float = 0.0
     interpolated: float = 0.0
+    borrowed: float = 0.0
 
     @classmethod
     def of(cls, price: JobPrice, ranks: int, idle_w: float) -> BatchPrice:
@@ -57,7 +59,7 @@ class BatchPrice:
         joules = sum(s.runs * s.joules for s in price.stages)
         shares = {
             name: sum(s.runs * s.device_s * getattr(s, name) for s in price.stages) / device_s if device_s else 0.0
-            for name in ("measured", "interpolated")
+            for name in ("measured", "interpolated", "borrowed")
         }
         kernel_j = ranks * max(0.0, joules - (seconds - busy_s) * idle_w)
         return cls(seconds, busy_s, kernel_j, price.peak_memory_bytes, **shares)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from calibration.operators.cost import evidence_shares
 from catalogs.arrays import FloatArray, IntArray
 from catalogs.statistics import statistics
 from catalogs.ui.words import counted
@@ -104,7 +105,7 @@ def summarise_jobs(run: JobRun) -> dict[str, Any]:
                 "total_j_per_job": energy.total_j / n_done if n_done else None,
             },
         },
-        "calibration": {"bundle": run.compiled.bundle.name, **_origins(run, run.compiled)},
+        "calibration": run.compiled.bundle.source_block() | _origins(run, run.compiled),
     }
 
 
@@ -142,17 +143,14 @@ def items_of(run: JobRun) -> IntArray:
 
 
 def _origins(run: JobRun, compiled: CompiledJobs) -> dict[str, float]:
-    """Return the shares of kernel time that come from measured points, from between them, and from the roofline."""
-    measured = interpolated = total_s = 0.0
+    """Return the shares of kernel time by their evidence (EVIDENCE_SHARES)."""
+    parts_s, total_s = np.zeros(3), 0.0
     counts = Counter(zip(run.batches.kind.tolist(), run.batches.items.tolist(), strict=True))
     for (kind, items), n in counts.items():
         price = compiled.price(run.jobs.kinds[kind], items)
         total_s += n * price.busy_s
-        measured += n * price.busy_s * price.measured
-        interpolated += n * price.busy_s * price.interpolated
-    total_s = max(total_s, 1e-300)
-    shares = {"measured_fraction": measured / total_s, "interpolated_fraction": interpolated / total_s}
-    return shares | {"roofline_fraction": max(0.0, 1.0 - sum(shares.values()))}
+        parts_s += n * price.busy_s * np.array([price.measured, price.interpolated, price.borrowed])
+    return evidence_shares(parts_s.tolist(), total_s)
 
 
 def caveats(run: JobRun) -> list[str]:

@@ -12,7 +12,7 @@ from math import ceil
 from typing import Final, Literal
 
 from calibration.bundles.bundle import Bundle
-from calibration.operators.cost import INTERPOLATED, MEASURED
+from calibration.operators.cost import INTERPOLATED, MEASURED, by_lender, evidence_shares
 from calibration.operators.operators import Collective
 from calibration.operators.roofline import link_bytes
 from calibration.power.model import LIMIT_SHARE, capped_w
@@ -60,7 +60,8 @@ class StagePrice:
         joules: Energy of one accelerator in one run.
         communication_s: Collectives of one run that no kernel hides.
         measured: Share of the kernels' time at measured points.
-        interpolated: Share between measured points; the rest is from the roofline.
+        interpolated: Share between measured points.
+        borrowed: Share from tables of another accelerator; the rest is from the roofline.
         parameters: Parameters of the stage.
         activation_bytes: Largest activations of one rank.
         compute_s: The part of `device_s` in kernels that are bound by arithmetic.
@@ -77,6 +78,7 @@ class StagePrice:
     communication_s: float
     measured: float
     interpolated: float
+    borrowed: float
     parameters: int
     activation_bytes: float
     compute_s: float = 0.0
@@ -117,7 +119,7 @@ class StagePrice:
     @property
     def roofline(self) -> float:
         """Return the share of the kernels' time that follows from the roofline or from stated rates."""
-        return max(0.0, 1.0 - self.measured - self.interpolated)
+        return max(0.0, 1.0 - self.measured - self.interpolated - self.borrowed)
 
     @property
     def total_s(self) -> float:
@@ -261,6 +263,7 @@ def _at_clock(stage: SizedStage, pricing: Pricing, links: Interconnect) -> Stage
             known[price.origin] += seconds
     cast = _cast_s(stage, pricing)
     device, bound_s["memory"] = device + cast, bound_s["memory"] + cast
+    shares = evidence_shares(by_lender(pricing.bundle, known[MEASURED], known[INTERPOLATED]), device)
     measured = host_launch_s(execution, pricing.bundle)
     host = kernels * (pricing.factors.host_launch_s[execution.mode] if measured is None else measured)
     talk = _communication_s(stage, sharded, split, pricing, links)
@@ -275,8 +278,9 @@ def _at_clock(stage: SizedStage, pricing: Pricing, links: Interconnect) -> Stage
         host,
         joules + (total - device) * pricing.bundle.accelerator.idle_w,
         talk,
-        known[MEASURED] / device if device else 0.0,
-        known[INTERPOLATED] / device if device else 0.0,
+        shares["measured_fraction"],
+        shares["interpolated_fraction"],
+        shares["borrowed_fraction"],
         stage.parameters,
         activation_bytes(sharded, split, execution),
         bound_s["compute"],

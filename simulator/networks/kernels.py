@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from calibration.bundles.bundle import Bundle
-from calibration.operators.cost import INTERPOLATED, MEASURED
+from calibration.operators.cost import INTERPOLATED, MEASURED, by_lender
 from catalogs.networks.network import NeuralNetwork
 from simulator.networks.execution import Execution
 from simulator.networks.job import Bound, bound_of, pricings, roofline_sides_s
@@ -32,6 +32,7 @@ class KernelRow:
         seconds: Seconds by the calibration.
         measured_s: The part of `seconds` at measured points.
         interpolated_s: The part between measured points.
+        borrowed_s: The part from tables of another accelerator.
     """
 
     stage: str
@@ -46,6 +47,7 @@ class KernelRow:
     seconds: float
     measured_s: float
     interpolated_s: float
+    borrowed_s: float
 
 
 def job_kernels(
@@ -67,6 +69,8 @@ def job_kernels(
             arithmetic_s, moving_s = roofline_sides_s(launch, pricing)
             flops = 0 if launch.operator is None else launch.operator.shape.executed_flops
             more = len(launch.names) - 1
+            of_tables = (count * price.seconds * (price.origin == origin) for origin in (MEASURED, INTERPOLATED))
+            measured_s, interpolated_s, borrowed_s = by_lender(bundle, *of_tables)
             yield KernelRow(
                 stage=sized.name,
                 name=f"{launch.names[0]} + {more}" if more else launch.names[0],
@@ -78,6 +82,7 @@ def job_kernels(
                 arithmetic_bound=arithmetic_s > moving_s,
                 roofline_s=count * max(arithmetic_s, moving_s),
                 seconds=count * price.seconds,
-                measured_s=count * price.seconds if price.origin == MEASURED else 0.0,
-                interpolated_s=count * price.seconds if price.origin == INTERPOLATED else 0.0,
+                measured_s=measured_s,
+                interpolated_s=interpolated_s,
+                borrowed_s=borrowed_s,
             )

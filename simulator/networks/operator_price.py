@@ -75,7 +75,7 @@ TF32_SLOWDOWN: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class KernelPrice:
-    """Seconds of one run of a kernel, their origin (0 measured, 1 interpolated, 2 roofline), and watts meanwhile."""
+    """Seconds of one run of a kernel, their origin (calibration/operators/cost.py), and watts meanwhile."""
 
     seconds: float
     origin: float

@@ -32,6 +32,7 @@ class ToySource:
     def relative_error(self, family: str) -> float:  # noqa: ARG002 - one error for all
         return 0.1
 
+    borrowed_error: float | None = None
     attention_writes_cache: bool = False
     experts_are_chosen: bool = False
 

@@ -21,7 +21,9 @@ def fit(
     from calibration.fitting.fit import fit_bundle
     from calibration.rows.dataset import read_rows
     from catalogs.hardware.catalog import parse_hardware
+    from catalogs.ui.progress import status_line
 
-    path = fit_bundle(read_rows(rows), parse_hardware(hw).accelerator, out)
+    with status_line("fitting the rows"):
+        path = fit_bundle(read_rows(rows), parse_hardware(hw).accelerator, out)
     typer.echo(str(path))
     show_errors(read_bundle(path)[0].held_out)

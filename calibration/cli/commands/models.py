@@ -67,11 +67,13 @@ def _report(folder: Path, json_file: str | None, must: bool) -> None:
     """
     from calibration.whole_models import predictor, screen, table
     from calibration.whole_models.study import study
+    from catalogs.ui.progress import status_line
 
     rows = table.read_rows(folder)
     found: WholeModelStudy | None = None
     try:
-        found = study(rows)
+        with status_line("comparing the estimators"):
+            found = study(rows)
         notes = [f"predictor: {predictor.save(found, folder)}", f"report: {_page(found, folder)}"]
     except InputError as error:
         if must:

@@ -75,6 +75,7 @@ def _predictor(folder: Path, asked: PredictionQuestion) -> Predictor:
     from calibration.whole_models import predictor, table
     from calibration.whole_models.prediction import scheme
     from calibration.whole_models.study import study
+    from catalogs.ui.progress import status_line
 
     rows = table.read_rows(folder)
     by = scheme(rows, asked)
@@ -82,7 +83,8 @@ def _predictor(folder: Path, asked: PredictionQuestion) -> Predictor:
         return predictor.load(folder, by)
     except predictor.NoPredictorError:
         typer.echo(f"{folder}: the estimators are compared once on held-out rows, for about a minute", err=True)
-    found = study(rows)
+    with status_line("comparing the estimators"):
+        found = study(rows)
     try:
         predictor.save(found, folder)
     except InputError as error:

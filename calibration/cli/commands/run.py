@@ -34,8 +34,10 @@ def run(
     done = profiled(options, dry_run, machine)
     from calibration.bundles.files import read_bundle
     from calibration.profile.dry_run import machine_lines
+    from catalogs.ui.progress import status_line
 
-    bundle, installed, peaks = fit_and_install(done)
+    with status_line("fitting the rows"):
+        bundle, installed, peaks = fit_and_install(done)
     facts, unit = read_bundle(bundle)[0], done.accelerator
     if json_file != "-":
         rates = ", ".join(f"{d} {f / 1e12:.3g} TFLOP/s" for d, f in unit.peak_flops.items())

@@ -33,8 +33,10 @@ def validate(
     found = [e for e in facts.held_out if e["region"] == "inside"]
     if rows is not None:  # needs pandas, which the recorded errors do not
         from calibration.fitting.cross_validation import errors_on
+        from catalogs.ui.progress import status_line
 
-        found += errors_on(folder, rows)
+        with status_line("predicting the rows"):
+            found += errors_on(folder, rows)
     missed = sorted({e["family"] for e in found if e["median_abs_rel_error"] > max_error})
     if json_file != "-":
         show_errors(found)

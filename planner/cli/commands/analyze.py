@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from catalogs.ui.shared_options import option, options_of
-from planner.cli.options import OUTPUT, JsonTo, write_result
+from planner.cli.options import OUTPUT, JsonBeside, write_result
 
 if TYPE_CHECKING:
     from planner.networks.studies.analysis import JobQuery
@@ -43,7 +43,7 @@ def analyze(
     steps: Annotated[int | None, _network("N", "Denoising steps of the job of a network.")] = None,
     mode: Annotated[str | None, _network("NAME", _MODE)] = None,
     published: Annotated[bool, _output(None, _PUBLISHED, "--published")] = False,
-    json_file: JsonTo = None,
+    json_file: JsonBeside = None,
     html: Annotated[Path | None, _output("FILE", "Write an HTML page with the roofline, readable offline.")] = None,
 ) -> None:
     """Break one step down by operator: work, bytes, bound, time, memory, and scaling.

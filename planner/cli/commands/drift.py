@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.options import Alternative, JsonTo, LanguageModelAnswerPath, write_result
+from planner.cli.options import Alternative, JsonTo, LanguageModelAnswerPath, language_model_answer, write_result
 
 
 def drift(
@@ -28,14 +28,13 @@ def drift(
     from catalogs.errors import InputError
     from planner.answer.answer_schema import chosen
     from planner.cli.screens.verify import show_server
-    from planner.sections.full_answer import read_answer
     from planner.verify.drift import drift as compare
     from planner.verify.prediction import Prediction
     from planner.verify.prometheus import observe_server
 
     if not 1 <= seconds <= 86_400:
         raise InputError("an interval must last 1 to 86400 seconds", seconds, "60")
-    read = read_answer(answer)
+    read = language_model_answer(answer)
     prediction = Prediction.of(read, chosen("drift", read, alternative))
     found = compare(prediction, observe_server(prometheus, seconds, str(prediction.plan.deployment["model"]), served))
     write_result(found.document(), json_file, lambda: show_server(found))

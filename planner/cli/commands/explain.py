@@ -13,7 +13,7 @@ def explain(
 
     Every change is simulated at the higher rate.
     """
-    from catalogs.ui.terminal import progress_bar
+    from catalogs.ui.progress import progress_bar
     from planner.cli.screens.studies import show_explanation
     from planner.networks.answer_file import read_any_answer
     from planner.networks.schema import NetworkAnswer

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from planner.cli.derived_options import GivenRequest, takes_request
-from planner.cli.options import JsonTo, write_result
+from planner.cli.options import JsonBeside, write_result
 from planner.problem.request_keys import FRONT_KEYS
 
 #: Help of options that mean something else here than in `plan`.
@@ -26,7 +26,7 @@ def front(
         str,
         typer.Option(help="Two or three of cost, energy, carbon, and latencies such as ttft.p99, tpot.mean."),
     ] = "cost,ttft.p99",
-    json_file: JsonTo = None,
+    json_file: JsonBeside = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write an HTML page with a chart of the front.")
     ] = None,
@@ -37,12 +37,12 @@ def front(
     """
     from catalogs.io.output_files import check_targets, write_atomically
     from catalogs.ui.entry_point import Interrupted
+    from catalogs.ui.progress import counted_progress
     from planner.cli.screens.studies import show_front
     from planner.evaluation.multi_hardware import open_evaluator
     from planner.pipeline import kept_words
     from planner.problem.front import front_request, parse_axes
     from planner.search.pareto_answer import make_front
-    from planner.search.progress import front_progress
 
     wanted = parse_axes(axes)
     request, limits = front_request(given.keys(), wanted)
@@ -53,8 +53,14 @@ def front(
         need_plotly()
     evaluator = open_evaluator(request)
     try:
-        with front_progress() as progress:
-            found = make_front(request, evaluator, wanted, limits, progress)
+        with counted_progress("front") as progress:
+            found = make_front(
+                request,
+                evaluator,
+                wanted,
+                limits,
+                lambda done, most, n: progress(done, most, f"{n} points on the front"),
+            )
     except KeyboardInterrupt:
         raise Interrupted(kept_words(request)) from None
     if html is not None:

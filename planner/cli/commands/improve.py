@@ -14,7 +14,7 @@ from catalogs.ui.shared_options import (
     WORKLOAD_HELP,
     options_of,
 )
-from planner.cli.options import OUTPUT, JsonTo, write_result
+from planner.cli.options import OUTPUT, JsonBeside, write_result
 
 _SET = "Correct a key of the deployment that was read; repeatable."
 
@@ -47,7 +47,7 @@ def improve(
     precision: Annotated[list[str] | None, _wanted("DTYPE", "Weight dtypes to choose from, e.g. native.")] = None,
     price: Annotated[float | None, _wanted("USD", "Your price of the hardware, per hour.")] = None,
     deployment_out: Annotated[Path | None, _output("FILE", "Write the improved deployment, for `simulate`.")] = None,
-    json_file: JsonTo = None,
+    json_file: JsonBeside = None,
 ) -> None:
     """Find what to change in a running deployment; exit status 1 if no change makes it meet the objectives.
 
@@ -56,7 +56,7 @@ def improve(
     from catalogs.errors import InputError
     from catalogs.io.output_files import check_targets, write_atomically
     from catalogs.launch.reading.read import parse_variables, read_command, read_launch_file
-    from catalogs.ui.terminal import progress_bar
+    from catalogs.ui.progress import progress_bar
     from planner.cli.screens.improve import show_improvement
     from planner.improve.improver import improve as study
     from planner.improve.improver import request_for

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from catalogs.ui.shared_options import options_of
-from planner.cli.options import OUTPUT, JsonTo, write_result
+from planner.cli.options import OUTPUT, JsonBeside, write_result
 
 if TYPE_CHECKING:
     from planner.matrix.matrix_file import MatrixFile
@@ -55,7 +55,7 @@ def matrix(
     resume: Annotated[bool, _work(None, "Keep the rows that rows.log in --csv DIR holds.", "--resume")] = False,
     html: Annotated[Path | None, _output("FILE", "Write an HTML page with charts.")] = None,
     csv: Annotated[Path | None, _output("DIR", _CSV)] = None,
-    json_file: JsonTo = None,
+    json_file: JsonBeside = None,
 ) -> None:
     """Simulate every combination of models, engines, hardware, workloads and batches; exit status 1 if no cell is ok.
 
@@ -67,6 +67,7 @@ def matrix(
     """
     from catalogs.errors import InputError
     from catalogs.io.output_files import check_targets, make_folder
+    from catalogs.ui.progress import counted_progress
     from planner.cli.screens.matrix import show_matrix
     from planner.matrix.cell_workers import cell_pool
     from planner.matrix.client_results import read_points
@@ -75,7 +76,6 @@ def matrix(
     from planner.matrix.matrix_run import MatrixRun, chosen_cells, run_matrix
     from planner.matrix.outputs import check_folder, write_folder
     from planner.matrix.records import FILE_NAME, RowRecords
-    from planner.search.progress import matrix_progress
 
     check_targets(json_file, html=html)
     if html is not None:
@@ -95,7 +95,7 @@ def matrix(
     if machine is not None and not run:
         raise InputError("--machine records the measurement of --run", str(machine), hint="give --run")
     records = None if csv is None else RowRecords(make_folder(csv) / FILE_NAME)
-    with cell_pool(jobs, distributed) as pool, matrix_progress() as progress, results_folder(csv) as out:
+    with cell_pool(jobs, distributed) as pool, counted_progress("matrix") as progress, results_folder(csv) as out:
         live = LiveSettings(out, threads, python, server, machine) if run else None
         result = run_matrix(wanted, cells, points, MatrixRun(pool, records, resume, progress), live)
     if csv is not None:

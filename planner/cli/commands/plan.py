@@ -89,12 +89,12 @@ def plan_of_agents(request: PlanRequest, json_to: str | None, html: Path | None,
     from catalogs.io.output_files import check_targets, write_atomically
 
     check_targets(json_to, deployment_out, html=html)
+    from catalogs.ui.progress import status_line
     from planner.agents.plan import plan_agents
     from planner.agents.screen import show_agents
-    from planner.search.progress import text_progress
 
     try:
-        with text_progress() as progress:
+        with status_line("plan for agents") as progress:
             answer = plan_agents(request, progress)
     except KeyboardInterrupt:
         raise Interrupted("") from None
@@ -121,13 +121,13 @@ def plan_of_network(keys: dict[str, Any], json_to: str | None, html: Path | None
 
         need_plotly()
     check_targets(json_to, deployment_out, request.search.journal, html=html)
+    from catalogs.ui.progress import counted_progress
     from planner.networks.plan import plan_network
     from planner.networks.screen import show_network
-    from planner.search.progress import candidate_progress
 
     try:
-        with candidate_progress() as progress:
-            answer = plan_network(request, progress)
+        with counted_progress("search") as progress:
+            answer = plan_network(request, lambda done, planned: progress(done, planned, ""))
     except KeyboardInterrupt:
         raise Interrupted("") from None
     if deployment_out is not None and answer.best is not None:

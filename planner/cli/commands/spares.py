@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.options import Alternative, JsonTo, LanguageModelAnswerPath, write_result
+from planner.cli.options import Alternative, JsonTo, LanguageModelAnswerPath, language_model_answer, write_result
 
 
 def spares(
@@ -24,14 +24,13 @@ def spares(
 
     plan spares ANSWER.json --mtbf 30d --restart 10min
     """
-    from catalogs.ui.terminal import progress_bar
+    from catalogs.ui.progress import progress_bar
     from catalogs.ui.words import parse_duration
     from planner.cli.screens.studies import show_spares
-    from planner.sections.full_answer import read_answer
     from planner.studies.spares import SpareObjective, spares
 
     terms = SpareObjective(parse_duration(mtbf), parse_duration(restart), parse_duration(window), held)
     with progress_bar("spares") as progress:
-        found = spares(read_answer(answer), terms, alternative, progress)
+        found = spares(language_model_answer(answer), terms, alternative, progress)
     write_result(found.document(), json_file, lambda: show_spares(found))
     raise typer.Exit(1 if found.spares is None else 0)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.options import Alternative, JsonTo, LanguageModelAnswerPath, write_result
+from planner.cli.options import Alternative, JsonTo, LanguageModelAnswerPath, language_model_answer, write_result
 
 
 def verify(
@@ -36,13 +36,12 @@ def verify(
     from calibration.importers.load_clients.results import measured_results
     from planner.answer.answer_schema import chosen
     from planner.cli.screens.verify import show_runs
-    from planner.sections.full_answer import read_answer
     from planner.verify.measured_load import LoadSimulator
     from planner.verify.prediction import Prediction
     from planner.verify.verification import runs_document
     from planner.verify.verification import verify as compare
 
-    read = read_answer(answer)
+    read = language_model_answer(answer)
     prediction = Prediction.of(read, chosen("verify", read, alternative))
     simulator = lru_cache(maxsize=1)(partial(LoadSimulator.of, prediction, alternative))
     runs = [(run, measured_model(file)) for file in results for run in measured_results(file)]

@@ -84,7 +84,7 @@ def _of_answer(
     path: Path, alternative: int, given: tuple[str | None, str | None, str | None], settings: list[str]
 ) -> WhatIf:
     """Return the changed plan of an answer for a language model; `given` holds the rate, hardware and workload."""
-    from catalogs.ui.terminal import progress_bar
+    from catalogs.ui.progress import progress_bar
     from planner.answer.answer_schema import chosen
     from planner.problem.overrides import parse_keys
     from planner.sections.full_answer import read_answer
@@ -110,7 +110,7 @@ def _of_command(
     """Return the changed deployment of a start command; `given` holds the changed rate and hardware."""
     from catalogs.errors import InputError
     from catalogs.launch.reading.read import read_command
-    from catalogs.ui.terminal import progress_bar
+    from catalogs.ui.progress import progress_bar
     from catalogs.workloads.limits import MOST_PLANNED_PER_S, check_rate
     from planner.improve.improver import request_for
     from planner.problem.overrides import parse_keys
@@ -138,7 +138,7 @@ def _of_network(
     settings: list[str],
 ) -> WhatIf:
     """Return the changed plan of a network; `given` holds the rate, hardware, job and steps."""
-    from catalogs.ui.terminal import progress_bar
+    from catalogs.ui.progress import progress_bar
     from planner.networks.answer_file import chosen_plan
     from planner.networks.studies.whatif import NetworkChanges, parse_changes, what_if_network
     from planner.studies.whatif import parse_rate

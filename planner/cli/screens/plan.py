@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from calibration.accuracy.stated_error import in_words
 from catalogs.ui.terminal import LABEL, LEAST_WIDTH, PIPED, Line, labelled_rows, text_table
-from catalogs.ui.words import counted, digits, dollars, evidence_percents, kilowatts, percent, seconds, shares_words
+from catalogs.ui.words import counted, digits, dollars, evidence_words, kilowatts, percent, seconds, shares_words
 from planner.answer.answer_schema import GOALS, Answer, Refusal, SearchSummary
 from planner.answer.hardware_ranking import ESTIMATE_MARK, HardwareRow, estimate_sentences, marked_words
 from planner.answer.plan_schema import CalibrationBlock, CheckpointBlock, Memory, Plan, SloResult, difference_words
@@ -18,7 +18,7 @@ from planner.problem.candidate import deployment_words
 from planner.problem.request import PlanRequest
 from planner.sections.refusal_words import NO_REASON, refused_lines, ruled_out_lines
 from planner.sections.registry import section_lines
-from planner.sections.section import near_miss_words, result_words
+from planner.sections.section import plan_near_miss_words, result_words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -215,10 +215,7 @@ def _capacity_lines(plan: Plan, request: PlanRequest) -> Iterator[Line]:
             "Capacity",
             f"{plan.capacity_words}{running} with {sure} confidence in each objective ({plan.limit_words})",
         )
-        beyond = plan.missed_requests_per_s or plan.capacity_requests_per_s
-        near_miss = near_miss_words(
-            plan.slo, plan.requests_per_s, beyond if plan.limited_by else None, request.confidence
-        )
+        near_miss = plan_near_miss_words(plan, request.confidence)
         if near_miss:
             yield "", near_miss
     tokens, rate = plan.metric("output_tokens_per_s") or 0.0, digits(plan.requests_per_s or 0.0)
@@ -325,8 +322,7 @@ def memory_bar(memory: Memory) -> str:
 
 
 def _calibration_lines(known: CalibrationBlock) -> Iterator[Line]:
-    measured, interpolated, roofline = evidence_percents(known.fractions)
-    shares = f"{measured} measured, {interpolated} interpolated, {roofline} roofline only"
+    shares = evidence_words(known.model_dump())
     error = f"operator error {percent(known.of_operators, 1)}"
     yield "Evidence", f"step time: {shares} (calibration {known.bundle}); {error}"
     yield "Accuracy", in_words(known.stated_error)

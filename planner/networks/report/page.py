@@ -89,7 +89,12 @@ def _trade_offs(answer: NetworkAnswer) -> Iterator[PageSection]:
 
 def _load(answer: NetworkAnswer, plan: NetworkPlan) -> PageSection:
     drawn = [chart(figures.latency_against_load(plan), figures.LOAD_CAPTION)] if plan.curve else []
-    parts = [_drawn(tables.load(plan)), *drawn, _drawn(tables.latencies(plan))]
+    parts = [
+        paragraph(tables.capacity_sentences(answer, plan)),
+        _drawn(tables.load(plan)),
+        *drawn,
+        _drawn(tables.latencies(plan)),
+    ]
     parts.append(paragraph("What this rests on:"))
     return PageSection("Under load", [*parts, bullets(answer.assumptions)])
 

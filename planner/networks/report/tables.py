@@ -9,10 +9,18 @@ from catalogs.ui.words import digits, dollars, gigabytes, kilowatts, percent, pl
 from planner.evaluation.confidence import LEVEL
 from planner.networks.counts import not_simulated
 from planner.networks.schema import NetworkAnswer, NetworkPlan
-from planner.networks.screen import capacity_words, carbon_words, cost_words, energy_words, per_units
+from planner.networks.screen import (
+    capacity_words,
+    carbon_words,
+    cost_words,
+    energy_words,
+    job_near_miss_words,
+    per_units,
+)
 from planner.report.answer_tables import TextTable
 from planner.report.material import REGIONS
 from planner.search.candidate_tester import TIE_WORDS
+from planner.sections.refusal_words import capital
 from planner.sections.section import interval_words
 
 
@@ -44,6 +52,15 @@ def latencies(plan: NetworkPlan) -> TextTable:
         for stat in ("mean", "p50", "p90", "p95", "p99")
     ]
     return TextTable(("Statistic", "End to end", "Waiting"), tuple(rows), f"{metrics.n_jobs:,} simulated jobs.")
+
+
+def capacity_sentences(answer: NetworkAnswer, plan: NetworkPlan) -> str:
+    """Return the capacity of a plan, what limits it, and how suddenly objectives are missed beyond it."""
+    capacity, near_miss = capacity_words(plan), job_near_miss_words(plan, answer.request.confidence)
+    if capacity is None:
+        return "No rate of jobs holds at the confidence."
+    limit = f": {plan.limited_by}" if plan.limited_by else ""
+    return f"The plan holds {capacity} at the confidence{limit}." + (f" {capital(near_miss)}." if near_miss else "")
 
 
 def load(plan: NetworkPlan) -> TextTable:
@@ -78,11 +95,15 @@ def stages(plan: NetworkPlan) -> TextTable:
             "host" if stage.host_bound else "accelerator",
             percent(stage.measured_fraction),
             percent(stage.interpolated_fraction),
+            percent(stage.borrowed_fraction),
         )
         for stage in plan.stages
     ]
-    head = ("Stage", "Runs", "Time", "Share", "Communication", "Waits for", "Measured", "Interpolated")
-    text = "Measured and interpolated are shares of the kernels' time; the rest follows from the roofline."
+    head = ("Stage", "Runs", "Time", "Share", "Communication", "Waits for", "Measured", "Interpolated", "Borrowed")
+    text = (
+        "Measured, interpolated and borrowed (from the tables of another accelerator) are shares of the kernels' time; "
+        "the rest follows from the roofline."
+    )
     return TextTable(head, tuple(rows), text)
 
 

@@ -13,13 +13,13 @@ from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.networks.files import load_network
 from catalogs.ui.charts import time_text
-from catalogs.ui.words import digits, evidence_percents, gigabytes, shares_words
+from catalogs.ui.words import digits, evidence_words, gigabytes, shares_words
 from planner.networks.candidate import Setup
 from planner.networks.job import BATCH, read_job
 from planner.networks.mix import JobMix
 from planner.networks.request import MODES
 from planner.networks.service import JobService
-from simulator.analysis.operators import BOUND_WORDS, COMPUTE, FIXED, MEMORY, OperatorRow, operator_document
+from simulator.analysis.operators import BOUND_WORDS, COMPUTE, FIXED, MEMORY, SUMMED, OperatorRow, operator_document
 from simulator.networks.execution import ACTIVATION_BYTES, Mode
 from simulator.networks.kernels import KernelRow, job_kernels
 
@@ -107,12 +107,13 @@ def operator_row(kernel: KernelRow) -> OperatorRow:
         seconds=kernel.seconds,
         measured_s=kernel.measured_s,
         interpolated_s=kernel.interpolated_s,
+        borrowed_s=kernel.borrowed_s,
     )
 
 
 def _sum(a: OperatorRow, b: OperatorRow) -> OperatorRow:
-    sums = ("count", "flops", "bytes", "roofline_s", "seconds", "measured_s", "interpolated_s")
-    return OperatorRow(a.name, a.kind, a.layers + b.layers, a.limit, **{n: getattr(a, n) + getattr(b, n) for n in sums})
+    sums = {name: getattr(a, name) + getattr(b, name) for name in SUMMED}
+    return OperatorRow(a.name, a.kind, a.layers + b.layers, a.limit, **sums)
 
 
 def job_document(found: JobAnalysis) -> dict[str, Any]:
@@ -125,7 +126,7 @@ def job_document(found: JobAnalysis) -> dict[str, Any]:
     device_s = sum(stage.runs * stage.device_s for stage in price.stages)
     known = {
         name: sum(stage.runs * stage.device_s * getattr(stage, name) for stage in price.stages) / device_s
-        for name in ("measured", "interpolated", "roofline")
+        for name in ("measured", "interpolated", "borrowed", "roofline")
     }
     question = asdict(found.query) | {"precision": setup.precision, "hardware": setup.hardware.text}
     return {
@@ -149,7 +150,7 @@ def job_document(found: JobAnalysis) -> dict[str, Any]:
         "operators": [operator_document(row) for row in found.rows()],
         "batches": list(_batches(found)),
         "formats": list(_formats(found)),
-        "calibration": {"bundle": service.bundle(setup).name} | {f"{k}_fraction": v for k, v in known.items()},
+        "calibration": service.bundle(setup).source_block() | {f"{k}_fraction": v for k, v in known.items()},
         "notices": [*service.bundle(setup).notices, *price.notices],
     }
 
@@ -193,6 +194,4 @@ def job_headlines(document: dict[str, Any]) -> Iterator[str]:
     bounds = {BOUND_WORDS[name]: bound_s for name, bound_s in ranked if bound_s > 0.0}
     yield f"Bound     {shares_words(bounds, len(bounds))}"
     yield f"Memory    {gigabytes(memory['peak_bytes'])} of {gigabytes(memory['device_bytes'])} at this batch"
-    kinds = ("measured", "interpolated", "roofline")
-    parts = [f"{share} {kind}" for share, kind in zip(evidence_percents(calibration), kinds, strict=True)]
-    yield f"Known     kernel time {', '.join(parts)} only ({calibration['bundle']})"
+    yield f"Known     kernel time {evidence_words(calibration)} ({calibration['bundle']})"

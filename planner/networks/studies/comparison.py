@@ -12,6 +12,7 @@ from planner.networks.screen import counted_unit, unit_count
 from planner.problem.slo import STATS
 from planner.studies.comparison import (
     SAME_WITHIN,
+    USD_PER_HOUR,
     Figure,
     PlanComparison,
     Unit,
@@ -19,6 +20,14 @@ from planner.studies.comparison import (
     deployment_differs,
     question_differs,
 )
+
+# Names of the figures that a plan has also where it cannot serve the rate; that of the price is USD_PER_HOUR.
+
+PLANNED_RATE: Final = "planned jobs/s"
+
+CAPACITY: Final = "capacity, jobs/s"
+
+LONE_JOB: Final = "a lone job"
 
 #: Keys of a request that are compared; the deployments contain the network, the hardware and the job.
 _REQUEST_KEYS: Final = ("slo", "rate", "users", "objective", "confidence", "precisions", "seed")
@@ -56,15 +65,15 @@ def _plan(answer: NetworkAnswer) -> NetworkPlan | None:
 
 def figures(a: NetworkPlan, b: NetworkPlan, unit: str, other_unit: str | None = None) -> Iterator[Figure]:
     """Yield the figures of two plans; those for each unit only where both plans yield the same one."""
-    yield Figure("planned jobs/s", "jobs", a.requests_per_s, b.requests_per_s, None)
-    yield Figure("capacity, jobs/s", "jobs", a.capacity_requests_per_s, b.capacity_requests_per_s, False)
+    yield Figure(PLANNED_RATE, "jobs", a.requests_per_s, b.requests_per_s, None)
+    yield Figure(CAPACITY, "jobs", a.capacity_requests_per_s, b.capacity_requests_per_s, False)
     if a.capacity_users is not None and b.capacity_users is not None:
         yield Figure("capacity, users", "jobs", a.capacity_users, b.capacity_users, False)
     yield from _latencies(a, b)
     yield Figure("mean wait", "seconds", a.metrics.queue_s.mean, b.metrics.queue_s.mean)
-    yield Figure("a lone job", "seconds", a.metrics.service_s, b.metrics.service_s)
+    yield Figure(LONE_JOB, "seconds", a.metrics.service_s, b.metrics.service_s)
     yield Figure("accelerators busy", "share", a.metrics.busy_fraction, b.metrics.busy_fraction, None)
-    yield Figure("$ per hour", "usd", a.usd_per_hour, b.usd_per_hour)
+    yield Figure(USD_PER_HOUR, "usd", a.usd_per_hour, b.usd_per_hour)
     if other_unit not in (None, unit):
         return
     yield from _per_unit("$", "usd", unit, (a.usd_per_unit, b.usd_per_unit))

@@ -8,7 +8,7 @@ from typing import Final
 from catalogs.deployments.network_deployment import as_network_deployment
 from catalogs.hardware.catalog import MOST_NODES, parse_hardware, with_count, with_nodes
 from catalogs.hardware.specs import Hardware
-from catalogs.ui.terminal import ProgressCallback
+from catalogs.ui.progress import ProgressCallback
 from catalogs.ui.words import counted, digits, percent, were
 from planner.answer.answer_schema import reason_sentence, refused_sentence
 from planner.networks.counts import not_simulated
@@ -113,7 +113,7 @@ def why_not(best: NetworkPlan, other: NetworkPlan, unit: str) -> str:
 
 
 def _binds(plan: NetworkPlan, binding: Binding | None) -> str:
-    first = f"{plan.limited_by}; " if plan.limited_by else ""
+    first = f"capacity {capacity_words(plan)}, {plan.limited_by}; " if plan.limited_by else ""
     unknown = "what binds is known for a rate of jobs only"
     if plan.capacity_requests_per_s is not None:
         unknown = "what binds is not known: the plan misses an objective under a light load with the seed of the search"

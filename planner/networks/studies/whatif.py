@@ -22,10 +22,10 @@ from planner.networks.mix import read_jobs
 from planner.networks.request import NetworkRequest
 from planner.networks.schema import NetworkAnswer, NetworkPlan
 from planner.networks.service import JobService
-from planner.networks.studies.comparison import figures
+from planner.networks.studies.comparison import CAPACITY, LONE_JOB, PLANNED_RATE, figures
 from planner.problem.reproduction import digest
 from planner.problem.tariff import require_price
-from planner.studies.comparison import Figure, PlanComparison, deployment_differs
+from planner.studies.comparison import USD_PER_HOUR, Figure, PlanComparison, deployment_differs
 from planner.studies.whatif import WhatIf
 from simulator.jobs.compiled import compile_jobs, execution_of
 
@@ -219,10 +219,10 @@ def _figures_without_load(
     """Yield the figures of a plan beside those that a changed one has although it cannot serve the rate."""
     service, fits = builder.assessor.evaluator.service, _fits(builder, candidate)
     known = {
-        "planned jobs/s": jobs_per_s,
-        "capacity, jobs/s": builder.capacity(candidate) if fits else None,
-        "a lone job": service.seconds(candidate.setup) if fits else None,
-        "$ per hour": builder.assessor.usd_per_hour(candidate),
+        PLANNED_RATE: jobs_per_s,
+        CAPACITY: builder.capacity(candidate) if fits else None,
+        LONE_JOB: service.seconds(candidate.setup) if fits else None,
+        USD_PER_HOUR: builder.assessor.usd_per_hour(candidate),
     }
     for figure in figures(plan, plan, unit):
         yield replace(figure, b=known.get(figure.name))
@@ -262,4 +262,4 @@ def _breaks(changed: NetworkPlan, of_users: bool) -> Iterator[str]:
         yield "no rate meets every objective"
     elif capacity is not None and capacity < rate:
         limit = f" ({changed.limited_by})" if changed.limited_by else ""
-        yield f"it holds {digits(capacity)} jobs/s, not {digits(rate)}{limit}"
+        yield f"it holds {digits(capacity)} jobs/s{limit}, not {digits(rate)}"

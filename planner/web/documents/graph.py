@@ -21,7 +21,7 @@ from planner.studies.step_analysis import PricedReplica, StepQuery
 from planner.web.documents.catalogs import group_words
 from planner.web.documents.memory import encoder_layers, layer_ids, layer_memory
 from planner.web.documents.shapes import Edge, Graph, GraphGroup, GraphNode
-from simulator.analysis.operators import BOUND_WORDS, OperatorRow, operator_rows, origin_shares, together
+from simulator.analysis.operators import BOUND_WORDS, EVIDENCE_S, OperatorRow, operator_rows, origin_shares, together
 from simulator.costs.partition import BatchRows
 from simulator.costs.pricing import N_CLASSES
 from simulator.costs.tables import StepTables
@@ -121,7 +121,7 @@ def _priced_operators(
 
 def _of_total(row: OperatorRow, factor: float) -> OperatorRow:
     """Return the row with its times multiplied by a factor; its work remains."""
-    times = {name: factor * getattr(row, name) for name in ("seconds", "measured_s", "interpolated_s")}
+    times = {name: factor * getattr(row, name) for name in ("seconds", *EVIDENCE_S)}
     return replace(row, **times)
 
 

@@ -63,7 +63,7 @@ def _recommended(answer: NetworkAnswer, plan: NetworkPlan) -> dict[str, Any]:
         "cards": [list(card) for card in _cards(answer, plan)],
         "objectives": asdict(tables.objectives(answer, plan)),
         "sections": [],
-        "capacity": _capacity(plan),
+        "capacity": tables.capacity_sentences(answer, plan),
         "figures": list(_figures(answer, plan)),
         "tables": [
             {"title": "Under load", "table": asdict(tables.load(plan))},
@@ -107,14 +107,6 @@ def _split(words: str) -> tuple[str, str]:
     """Return an amount and what it is per, such as "$0.25" and "per video"."""
     amount, per, rest = words.partition(" per ")
     return amount, f"{per.strip()} {rest}".strip()
-
-
-def _capacity(plan: NetworkPlan) -> str:
-    capacity = capacity_words(plan)
-    if capacity is None:
-        return "No rate of jobs holds at the confidence."
-    limit = f": {plan.limited_by}" if plan.limited_by else ""
-    return f"The plan holds {capacity} at the confidence{limit}."
 
 
 def _figures(answer: NetworkAnswer, plan: NetworkPlan) -> Iterator[dict[str, Any]]:

@@ -161,7 +161,7 @@ def test_loading_is_fast_and_needs_numpy_only() -> None:
 def test_a_neighbour_is_used_by_rule_and_says_so() -> None:
     nvl, own = (load_bundle(parse_hardware(n).accelerator) for n in ("h100-nvl", "h100"))
     op = Gemm(1.0, 16384.0, 16384.0, "bf16")
-    assert float(nvl.cost(op).origin) == 2.0
+    assert float(own.cost(op).origin) <= float(nvl.cost(op).origin) == 1.0
     assert any("h100" in line and line.startswith("transferred") for line in nvl.notices)
     ratio = own.accelerator.memory_bandwidth_bytes_per_s / nvl.accelerator.memory_bandwidth_bytes_per_s
     assert float(nvl.cost(op).seconds) == pytest.approx(float(own.cost(op).seconds) * ratio, rel=1e-6)

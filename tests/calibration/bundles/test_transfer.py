@@ -7,6 +7,7 @@ import pytest
 
 from calibration.bundles.bundle import load_bundle
 from calibration.bundles.transfer import SAME_CHIP_ERROR, same_chip, transferred_cost
+from calibration.operators.cost import ROOFLINE_ERROR
 from calibration.operators.operators import Collective, DecodeAttention, Gemm, Operator
 from calibration.operators.roofline import memory_s, roofline_s
 from catalogs.arrays import FloatArray
@@ -120,3 +121,8 @@ def test_a_bundle_that_is_borrowed_within_a_chip_says_where_from() -> None:
 )
 def test_a_bundle_names_the_accelerator_that_lends_its_times(name: str, lender: str | None) -> None:
     assert load_bundle(parse_hardware(name).accelerator).borrowed_from == lender
+
+
+@pytest.mark.parametrize(("name", "error"), [("h100", None), ("l20", ROOFLINE_ERROR), ("a100-40gb", 0.0), ("l4", None)])
+def test_another_chip_adds_an_error_to_the_times_that_it_lends(name: str, error: float | None) -> None:
+    assert load_bundle(parse_hardware(name).accelerator).borrowed_error == error

@@ -29,3 +29,17 @@ def test_the_nearest_file_has_a_similar_name(typed: str, nearest: str | None, tm
     (tmp_path / "folder.json").mkdir()
     found = nearest_file(tmp_path / typed)
     assert found == (None if nearest is None else str(tmp_path / nearest))
+
+
+def test_a_file_that_cannot_be_meant_is_passed_over(tmp_path: Path) -> None:
+    for name in ("answer.json", "answers.json", "answer-2.json"):
+        (tmp_path / name).touch()
+    tried = list[str]()
+
+    def fits(path: Path) -> bool:
+        tried.append(path.name)
+        return path.name == "answer-2.json"
+
+    assert nearest_file(tmp_path / "answr.json", fits) == str(tmp_path / "answer-2.json")
+    assert tried == ["answer.json", "answers.json", "answer-2.json"]
+    assert nearest_file(tmp_path / "answr.json", lambda _: False) is None

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalogs.ui.words import (
-    evidence_percents,
+    evidence_words,
     extra_dollars,
     percent,
     shares_words,
@@ -57,8 +57,16 @@ def test_decimals_and_differences() -> None:
 def test_the_shares_of_evidence_add_up() -> None:
     """Rounded one by one, 11.55, 77.91 and 10.54 % would be 12, 78 and 11: 101 %."""
     shares = {"measured_fraction": 0.1155, "interpolated_fraction": 0.7791, "roofline_fraction": 0.1054}
-    assert evidence_percents(shares) == ["12 %", "78 %", "10 %"]
-    assert evidence_percents(dict.fromkeys(shares, 0.0)) == ["0 %", "0 %", "0 %"]
+    assert evidence_words(shares) == "12 % measured, 78 % interpolated, 10 % roofline only"
+    assert evidence_words(dict.fromkeys(shares, 0.0)) == "0 % measured, 0 % interpolated, 0 % roofline only"
+
+
+def test_times_from_the_tables_of_another_accelerator_are_not_said_to_be_a_roofline() -> None:
+    shares = {"measured_fraction": 0.0, "interpolated_fraction": 0.0, "roofline_fraction": 0.02}
+    borrowed = shares | {"borrowed_fraction": 0.98, "borrowed_from": "l40s"}
+    assert evidence_words(borrowed) == "0 % measured, 0 % interpolated, 98 % borrowed from l40s, 2 % roofline only"
+    own = shares | {"interpolated_fraction": 0.98, "borrowed_fraction": 0.0, "borrowed_from": None}
+    assert "borrowed" not in evidence_words(own)
 
 
 def test_differences_have_a_sign_unless_they_round_to_zero() -> None:

@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from catalogs.hardware.specs import Hardware
 from planner.answer import candidate_search
 from planner.answer.plan_evaluator import PlanEvaluator
 from planner.answer.refusal import CLOSEST, Refuser, least_missed
+from planner.evaluation.observation import Load, Observation
 from planner.evaluation.run_sizes import RunSizes
 from planner.problem.candidate import Candidate
 from planner.problem.demand import FailureTolerance
@@ -74,6 +76,22 @@ def test_the_number_of_users_that_is_suggested_is_the_largest_that_holds(think_s
 
 def test_no_number_of_users_is_suggested_where_not_even_one_holds() -> None:
     assert "users" not in suggested(refuser(KnownPlan(base_s=0.5), users=400))
+
+
+def test_no_number_of_users_is_suggested_where_some_requests_are_never_answered() -> None:
+    """One request of ten is too long for the engine: the percentile of the objective is finite, the mean is not."""
+
+    @dataclass
+    class Rejecting(KnownPlan):
+        def observe(self, c: Candidate, load: Load) -> Observation:
+            seen = super().observe(c, load)
+            seen.samples_s["e2e"][-1] = np.inf
+            return seen
+
+    found = refuser(Rejecting(), users=400)
+    assert found.plan_evaluator.entry(TWO, None, CLOSEST).capacity_requests_per_s
+    assert "users" in suggested(refuser(KnownPlan(), users=400))
+    assert "users" not in suggested(found)
 
 
 def test_looser_objectives_are_met_by_all_replicas_together() -> None:

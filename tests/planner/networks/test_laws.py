@@ -11,6 +11,7 @@ from planner.networks.assess import JobAssessor
 from planner.networks.candidate import JobCandidate
 from planner.networks.evaluation import meets_confidence
 from planner.networks.measure import PlanBuilder
+from planner.networks.screen import job_near_miss_words
 from tests.planner.networks.known_jobs import one, world
 
 pytestmark = pytest.mark.runs_of(200)
@@ -112,6 +113,25 @@ def test_the_sized_rate_is_met_at_the_confidence_and_a_higher_one_is_not() -> No
     assert rate is not None
     assert meets_confidence(assessor.evaluator.certainty(one(), rate), 0.9)
     assert not meets_confidence(assessor.evaluator.certainty(one(), 1.1 * rate), 0.9)
+
+
+@pytest.mark.parametrize(
+    ("rate", "slo", "limit"),
+    [
+        (0.99, "e2e.p50=10s", "every replica is busy with full batches"),
+        (0.9, "e2e.p50=6s", "beyond it e2e.p50 is missed"),  # less than a fourth of the limit is far
+        (0.9, "e2e.p50=60s", "beyond it the queue grows without limit"),
+        (0.9, "e2e.p99=20s,e2e.p50=60s", "beyond it e2e.p99 is missed"),
+    ],
+)
+def test_an_objective_far_from_its_limit_is_not_said_to_limit_the_capacity(rate: float, slo: str, limit: str) -> None:
+    """One replica executes one job in a second, so that its median latency at 0.9 jobs/s is a few seconds."""
+    builder = PlanBuilder(world(lambda _: 1.0, slo=slo, hardware="h100x1"))
+    builder._capacities[one("h100x1")] = rate
+    plan = builder.plan(builder.sized(one("h100x1"), rate))
+    assert plan.limited_by == limit
+    nearest = max((row.value_at_confidence_s or 0.0) / row.limit_s for row in plan.slo)
+    assert bool(job_near_miss_words(plan, 0.9)) == (nearest < 0.8)
 
 
 def test_a_plan_carries_at_least_the_required_rate_that_it_holds() -> None:

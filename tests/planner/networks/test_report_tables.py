@@ -16,7 +16,7 @@ from planner.networks.screen import per_units
     ("capacity", "users", "limit", "words"),
     [
         (None, None, None, None),
-        (12.0, None, "e2e.p99 near its limit", "12 jobs/s"),
+        (12.0, None, "beyond it e2e.p99 is missed", "12 jobs/s"),
         (None, 1, None, "1 user"),
         (None, 340, None, "340 users"),
     ],

@@ -24,11 +24,13 @@ from planner.answer.answer_schema import Answer
 from planner.answer.plan_schema import Stats
 from planner.cli.commands.report import report
 from planner.cli.main import app
+from planner.cli.screens.plan import render as screen
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.pipeline import make_plan
 from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
+from planner.report.answer_tables import capacity_words
 from planner.report.latency_figures import capacity_curve, knee, knee_of
 from planner.report.material import ReportData, gather
 from planner.report.money_figures import front
@@ -91,6 +93,19 @@ def figures(text: str) -> list[dict[str, Any]]:
 def words_of(text: str) -> str:
     bare = re.sub(r"<script.*?</script>|<style.*?</style>", "", text, flags=re.S)
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", bare))
+
+
+def test_the_screen_and_the_page_say_the_same_of_an_objective_that_is_missed_just_above_the_capacity() -> None:
+    found = data()
+    best = found["best"]
+    for row in best["slo"]:
+        row["value_at_confidence_s"] = 0.5 * row["limit_s"]
+    best |= {"limited_by": best["slo"][0]["metric"], "missed_requests_per_s": 1.05 * best["requests_per_s"]}
+    near = parse_answer(found)
+    words = "ith 90 % confidence the tightest objective is at 50 % of its limit; it is missed at a rate 5 % higher"
+    assert f"w{words}" in " ".join(screen(near).split())
+    assert near.best is not None
+    assert f"W{words}. " in capacity_words(near, near.best)
 
 
 def test_the_page_loads_nothing_from_elsewhere() -> None:
@@ -355,6 +370,18 @@ def test_an_answer_of_another_kind_is_one_line(change: dict[str, Any], says: str
     with pytest.raises(InputError, match=says) as caught:
         read_answer(path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_path_without_a_file_suggests_answers_alone(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text('{"schema_version": 1}')
+    (tmp_path / "plans.json").write_text("not JSON")
+    with pytest.raises(InputError) as caught:
+        read_answer(tmp_path / "pan.json")
+    assert caught.value.nearest is None
+    (tmp_path / "plan-2.json").write_text(told())
+    with pytest.raises(InputError) as caught:
+        read_answer(tmp_path / "pan.json")
+    assert caught.value.nearest == str(tmp_path / "plan-2.json")
 
 
 def test_a_fault_of_the_request_keeps_its_message() -> None:

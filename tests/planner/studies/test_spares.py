@@ -19,11 +19,14 @@ from catalogs.ui.words import parse_duration
 from planner.cli.main import app
 from planner.cli.screens.studies import show_spares
 from planner.problem.slo import parse_slos
+from planner.sections import full_answer
 from planner.studies.outages import FailingReplicas, Outage, binomial_bounds
 from planner.studies.spares import Observe, SparesDocument, SpareStudy, needed_replicas
 from tests.planner.screen_intervals import unlabelled_intervals
 
 DAY_S = 86400.0
+#: An answer that the tests of damaged files change.
+ANSWER = Path(__file__).parents[2] / "fuzz" / "corpus" / "answer.json"
 SLOS = parse_slos(["ttft.p99=1s"])
 
 
@@ -251,10 +254,13 @@ def test_spares_of_a_plan_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--mtbf", "1d", "--restart", "1min", "--held", "2"], "0.9"),
     ],
 )
-def test_bad_terms_are_one_line(
-    tmp_path: Path, terms: list[str], says: str, capsys: pytest.CaptureFixture[str]
+def test_bad_terms_are_one_line_and_the_answer_is_read_once(
+    terms: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run_command("plan", app, ["spares", str(tmp_path / "none.json"), *terms]) == 2
+    read = list[Path]()
+    monkeypatch.setattr(full_answer, "read_json", lambda path, *_: read.append(path) or json.loads(path.read_text()))
+    assert run_command("plan", app, ["spares", str(ANSWER), *terms]) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert says in err
+    assert read == [ANSWER]

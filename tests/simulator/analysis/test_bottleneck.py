@@ -98,7 +98,7 @@ def test_each_execution_has_one_bound() -> None:
     """By hand: a kernel is bound by its roofline's limit up to four times its time, a collective by links always."""
 
     def row(limit: str, seconds: float) -> OperatorRow:
-        return OperatorRow("x", "gemm", 1, limit, 1.0, 1.0, 1.0, 1.0, seconds, 0.0, 0.0)
+        return OperatorRow("x", "gemm", 1, limit, 1.0, 1.0, 1.0, 1.0, seconds, 0.0, 0.0, 0.0)
 
     assert [row(limit, 4.0).bound for limit in (COMPUTE, MEMORY, LINK)] == [COMPUTE, MEMORY, LINK]
     assert [row(limit, 4.1).bound for limit in (COMPUTE, MEMORY, LINK)] == [FIXED, FIXED, LINK]

@@ -199,6 +199,20 @@ def test_joules_are_power_times_time_and_fractions_add_up() -> None:
     assert 0.0 < totals.expected_error <= 0.1
 
 
+@pytest.mark.parametrize("more", [0.3, 0.0])
+def test_times_that_another_accelerator_lends_are_a_share_of_their_own(more: float) -> None:
+    source = ToySource(BARE.hardware.accelerator)
+    source.borrowed_error = more
+    log = StepLog()
+    log.add(0.0, 1, decodes(16, 700), 0.05, 0.0, 0.05)
+    own, lent = COST.totals(log), compile_step_cost(BARE, source).totals(log)
+    assert lent.seconds == own.seconds
+    assert (own.borrowed_fraction, lent.borrowed_fraction) == (0.0, pytest.approx(1.0))
+    assert (lent.measured_fraction, lent.interpolated_fraction) == (0.0, 0.0)
+    assert lent.roofline_fraction == pytest.approx(0.0)
+    assert lent.expected_error == pytest.approx((own.expected_error**2 + more**2) ** 0.5)
+
+
 @pytest.mark.parametrize(("tensor", "data"), [(1, 8), (4, 2)])
 def test_groups_beyond_a_node_pay_the_network(tensor: int, data: int) -> None:
     """Two ranks four accelerators apart are on two nodes of four, though a node could hold two ranks."""

@@ -17,7 +17,7 @@ from simulator.networks.kernels import job_kernels
 def stage(**given: float) -> StagePrice:
     device, host, talk = given.get("device", 4.0), given.get("host", 1.0), given.get("talk", 1.0)
     seconds = max(device, host) + talk
-    return StagePrice("s", 2, seconds, device, host, 0.0, talk, 0.0, 0.0, 0, 0.0, 2.0, 1.5)
+    return StagePrice("s", 2, seconds, device, host, 0.0, talk, 0.0, 0.0, 0.0, 0, 0.0, 2.0, 1.5)
 
 
 def test_each_resource_shortens_its_own_part() -> None:

@@ -301,14 +301,16 @@ def test_host_time_counts_where_kernels_are_shorter() -> None:
     assert price(tiny, EAGER) == pytest.approx(1000 * load_factors().host_launch_s["eager"], rel=0.01)
 
 
-def test_shares_of_certainty_add_up() -> None:
+@pytest.mark.parametrize("name", ["h100", "l20"])
+def test_shares_of_certainty_add_up(name: str) -> None:
+    """The tables of l20 are those of l40s."""
     found = price_stage(
         stage(product(4096, 4096, 4096), attention(4096, 4096)),
-        Pricing(bundle(), COMPILED),
-        Interconnect(parse_hardware("h100")),
+        Pricing(bundle(name), COMPILED),
+        Interconnect(parse_hardware(name)),
     )
-    assert found.measured + found.interpolated + found.roofline == pytest.approx(1.0)
-    assert found.measured > 0
+    assert found.measured + found.interpolated + found.borrowed + found.roofline == pytest.approx(1.0)
+    assert (found.measured > 0, found.borrowed > 0) == (name == "h100", name == "l20")
 
 
 # ---- attention backends
