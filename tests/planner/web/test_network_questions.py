@@ -139,6 +139,10 @@ def test_a_guess_names_the_fewest_accelerators_of_full_batches() -> None:
     assert found["fits"]
     assert found["gpus"] == 1
     assert found["enough"]
+    whole = network_guess_document(network_request(keys))
+    assert (found["requests_per_s"], found["usd_per_hour"]) == pytest.approx(
+        (whole["requests_per_s"] / 8, whole["usd_per_hour"] / 8)  # the rate and the price are of the same accelerators
+    )
     much = network_guess_document(network_request(keys | {"rate": 1e6}))
     assert not much["enough"]
     tight = network_guess_document(network_request(keys | {"slo": "e2e.p90=1us"}))
