@@ -11,13 +11,13 @@ from calibration.accuracy.stated_error import in_words
 from catalogs.ui.terminal import LABEL, LEAST_WIDTH, PIPED, Line, labelled_rows, text_table
 from catalogs.ui.words import counted, digits, dollars, evidence_percents, kilowatts, percent, seconds, shares_words
 from planner.answer.answer_schema import GOALS, Answer, Refusal, SearchSummary
-from planner.answer.hardware_ranking import ESTIMATE_MARK, HardwareRow, estimate_sentences, marked_words
+from planner.answer.hardware_ranking import ESTIMATE_MARK, HardwareRow, marked_words
 from planner.answer.plan_schema import CalibrationBlock, CheckpointBlock, Memory, Plan, SloResult, difference_words
 from planner.economics.money import CONTRACT_WORDS, Energy, Money, grid_words, offer_words
 from planner.problem.candidate import deployment_words
 from planner.problem.request import PlanRequest
 from planner.sections.refusal_words import NO_REASON, refused_lines, ruled_out_lines
-from planner.sections.registry import section_lines
+from planner.sections.registry import recommended_sentences, section_lines
 from planner.sections.section import near_miss_words, result_words
 
 if TYPE_CHECKING:
@@ -148,9 +148,9 @@ def _feasible(answer: Answer, best: Plan, width: int) -> Iterator[Line]:
     yield _question(answer)
     yield "", ""
     yield "Recommended", deployment_words(best.deployment)
-    estimate = estimate_sentences(best, answer.hardware)
-    if estimate:
-        yield "", estimate
+    caveats = recommended_sentences(answer, best)
+    if caveats:
+        yield "", caveats
     for words, row in zip(request.slo_words, best.slo, strict=True):
         yield "Objective", words
         yield "", result_words(row, best.interval_level)
