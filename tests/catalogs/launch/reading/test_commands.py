@@ -325,6 +325,7 @@ def test_equal_servers_are_replicas_and_further_nodes_do_not_count() -> None:
     [
         ("ls -l", "h100", "must start an engine that is known"),
         ("vllm serve", "h100", "must name its model"),
+        ("vllm serve BAAI/bge-large-en-v1.5", "h100", "is a network.*plan --model bge-large-en-v1.5$"),
         ("vllm serve meta-lama/Llama-3.1-8B-Instruc", "h100", "unknown model"),
         (f"vllm serve {LLAMA8} --max-num", "h100", "an abbreviation must fit one flag"),
         (f"vllm serve {LLAMA8} --max-num-seqs many", "h100", "--max-num-seqs needs an integer"),
