@@ -132,6 +132,9 @@ class Reading:
         if method == "fp8" and stored in ("bf16", "fp16"):
             self.keys["weight_dtype"] = "fp8"
             self.note("read", f"quantization {method}", "weight_dtype: fp8, quantised while the weights are loaded")
+            if self.keys.get("kv_dtype") is None and model.weight_format("fp8").kv_dtype is not None:
+                self.keys["kv_dtype"] = stored
+                self.note("read", f"quantization {method}", f"kv_dtype: {stored}, which only fp8 checkpoints change")
         elif method == "bitsandbytes" and stored in ("bf16", "fp16"):
             self.keys["weight_dtype"] = "int4"
             self.note("assumed", f"quantization {method}", "weight_dtype: int4, whose kernels were not measured")

@@ -163,6 +163,14 @@ LINES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "rtx4090",
         {"engine": "llama.cpp", "weight_dtype": "int8", "max_num_seqs": 8, "max_model_len": 4096},
     ),
+    "weights that are quantised while they are loaded, without the cache of published checkpoints": (
+        "vllm serve Qwen/Qwen2.5-32B-Instruct -tp 2 --quantization fp8", "l40sx2",
+        {"weight_dtype": "fp8", "kv_dtype": "bf16"},
+    ),
+    "such weights with a cache that is stated": (
+        "vllm serve Qwen/Qwen2.5-32B-Instruct -tp 2 --quantization fp8 --kv-cache-dtype fp8", "l40sx2",
+        {"weight_dtype": "fp8", "kv_dtype": "fp8"},
+    ),
     "llama.cpp with the context of the model": (
         "llama-server -hf ggml-org/gpt-oss-20b-GGUF -c 0 -np 4", "l40s", {"max_num_seqs": 4, "max_model_len": 32768}
     ),
