@@ -40,6 +40,9 @@ def parse_hardware(text: str) -> Hardware:
     if "," in plain:
         first = next((name for name in plain.split(",") if name not in ("", "any", "all")), "h100x8")
         raise InputError("one kind of hardware is named here, not several", text, first)
+    if "+" in plain:
+        near = plain.partition("+")[0] or "h100x8"
+        raise InputError("a deployment has one kind of hardware", text, near, "`plan --hw A,B` compares several kinds")
     if plain in ("any", "all"):
         raise InputError("one kind of hardware is named here", text, "h100x8", "`plan --hw any` compares all kinds")
     if plain == "local":
@@ -204,6 +207,11 @@ def _split(plain: str) -> _Parts:
 
 def _slices(plain: str, nodes: int, name: str, count: int) -> Hardware:
     gpu, _, profile = name.partition(":")
+    known, _, number = gpu.partition("x")
+    if files.find_hardware_file(gpu) is None and number.isdecimal() and files.find_hardware_file(known) is not None:
+        most = _slices(plain, nodes, f"{known}:{profile}", 1).node.max_accelerators
+        near = f"{known}:{profile}x{max(1, min(int(number[:4]), most))}"  # the first digits decide, however many
+        raise InputError("the number of MIG slices comes last, as NAME:MIGxCOUNT", plain, near)
     file = files.read_hardware_file(gpu)
     if not file.mig:
         raise InputError(f"{file.name} cannot be cut into MIG slices", plain, file.name)

@@ -19,7 +19,7 @@ WORKLOAD_NAMES: Final = (
     "agentic-coding 99482/394, alpaca 19/58, azure-code 2040/28, azure-conv 1150/211, chat 1150/211, "
     "chat-with-images 1105/157, "
     "creation 306/1137, lmsys-turns 62/162, news-summaries 501/72, reasoning 921/7374, sharegpt 162/338, "
-    "sharegpt-long 853/652, summarization 2571/299, translation 33/33"
+    "sharegpt-long 853/652, summarization 2571/299, transcription 4/100, translation 33/33"
 )
 
 #: The largest public trace of whole prompts, with system prompt and history; docs/sizing.md gives the reasons.

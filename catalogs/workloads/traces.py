@@ -239,6 +239,9 @@ def _csv_columns(text: str, where: str) -> Columns:
         raise InputError(f"{where} is not valid CSV ({e})") from None
     header, rows = (lines[0], lines[1:]) if lines else ([], [])
     names = [name.strip() for name in header]
+    other = next((mark for mark in (";", "\t") if len(names) == 1 and mark in names[0]), None)
+    if other is not None:  # tables of spreadsheets, in which a comma may be the decimal point
+        raise InputError(f"{where}: columns are separated by commas", names[0], names[0].replace(other, ","))
     twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
     if twice is not None:
         raise InputError(f"{where}: two columns have the same name", twice)

@@ -266,15 +266,17 @@ def load_workload(text: str) -> Workload:
 def default_workload(model: str) -> str:
     """Return the workload to use for a model, as users write it, where none is named; unknown names are not refused.
 
-    Encoders that read the prompt have few positions, so most prompts of a chat would be refused. T5 and BART summarise
-    news, and multilingual models translate sentences.
+    Encoders and decoders of these models have few positions, so most prompts of a chat would be refused. T5 and BART
+    summarise news, multilingual models translate sentences, and models with an encoder of audio transcribe it.
     """
     try:
         found = load_model(model)
     except InputError:
         return DEFAULT_WORKLOAD
-    if not found.encodes_prompt:
+    if not found.is_encoder_decoder:
         return DEFAULT_WORKLOAD
+    if not found.encodes_prompt:
+        return "transcription"
     return "translation" if found.architecture in TRANSLATORS else "news-summaries"
 
 

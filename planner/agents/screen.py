@@ -150,7 +150,8 @@ def _capacity_words(answer: AgentsAnswer) -> str:
 def compared_note(answer: AgentsAnswer) -> str:
     """Return how the compared plans were simulated, and why their shares of rejected requests may not be the first."""
     sure = percent(float(answer.request["confidence"]))
-    text = f"values that hold with {sure} confidence, from one run each with steps as slow as that requires"
+    text = f"values from one run each, with steps as slow as {sure} confidence requires"
+    text += f", to rank them; they leave out how much runs differ, which the {SEEDS} runs that judge the first include"
     one_run, all_runs = percent(answer.compared.rejected_share), percent(answer.best.rejected_share)
     if one_run == all_runs:
         return text

@@ -17,6 +17,7 @@ from catalogs.ui.words import percent, rate
 from planner.economics.money import Energy, Money
 from planner.economics.rack_power import unused_words
 from planner.evaluation.confidence import LEVEL, Confidence
+from planner.evaluation.facts import OTHER_SERVERS
 from planner.problem.candidate import deployment_words
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
@@ -344,6 +345,12 @@ class Plan(JsonBlock):
     checkpoint: CheckpointBlock | None = None  # None: the command serves the model's own weights
     versions: str = ""
     ties: bool = False
+
+    @property
+    def other_commands(self) -> dict[str, str]:
+        """Return the start commands of the plan's other servers by role; empty if `command` starts all of them."""
+        notes = (note.partition(": ") for note in self.command_notes)
+        return {role: command for role, _, command in notes if role in OTHER_SERVERS}
 
     @field_validator("deployment")
     @classmethod

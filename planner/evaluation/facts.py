@@ -36,6 +36,9 @@ _SERVERS: Final = {
     "both": "language-model servers",
 }
 
+#: Roles of the servers besides those of `command`; a note "ROLE: COMMAND" has the command of each.
+OTHER_SERVERS: Final = ("encode", "prefill")
+
 #: How to use the commands of a deployment with an encoder pool.
 _ENCODERS_NOTE: Final = (
     "put a proxy before them that sends each image, video or audio to an encoder server first: vLLM's "

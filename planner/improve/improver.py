@@ -282,7 +282,7 @@ class ChangesInTurn:
             return ""
         without = self._entry(others)
         if isinstance(without, str):
-            lacks = f"the deployment does not start ({without})"
+            lacks = f"the deployment cannot serve the load ({without})"
         elif not self.improver.meets(without):
             lacks = "the objectives are missed"
         else:

@@ -22,7 +22,7 @@ class NetworkGuess:
         hardware: The first hardware of the request, in words.
         candidate: The best candidate by its bound; None where bounds rule out all of them.
         lone_s: Seconds of a lone job in the fastest setup, at the confidence; None where the network does not fit.
-        most_jobs_per_s: The rate of full batches on all the hardware at the confidence; 0 without a candidate.
+        jobs_per_s: The rate of full batches of the candidate's replicas at the confidence; 0 without a candidate.
         usd_per_hour: Price of the candidate; None if it is unknown.
         enough: Whether the hardware holds the required rate.
         why: What rules out most of the other candidates, or all of them.
@@ -32,7 +32,7 @@ class NetworkGuess:
     hardware: str
     candidate: JobCandidate | None
     lone_s: float | None
-    most_jobs_per_s: float
+    jobs_per_s: float
     usd_per_hour: float | None
     enough: bool
     why: str | None
@@ -69,14 +69,11 @@ def _with_best(
         best = preferred(held, lambda c: Merit(bounds[c], assessor.load_bound(c, bounds[c]), c.distance))
     else:
         best = max(ranked, key=evaluator.fluid_per_s)
-    most = best.with_replicas(assessor.most_replicas(best))
-    rate = request.requests_per_s
-    used = (
-        most
-        if rate is None or not held
-        else assessor.with_paid_replicas(best.with_replicas(assessor.least_replicas(best)))
-    )
-    per_s = evaluator.fluid_per_s(most) / evaluator.slowdown(most)
+    if request.requests_per_s is None or not held:
+        used = best.with_replicas(assessor.most_replicas(best))
+    else:
+        used = assessor.with_paid_replicas(best.with_replicas(assessor.least_replicas(best)))
+    per_s = evaluator.fluid_per_s(used) / evaluator.slowdown(used)
     why = nothing.why
     if held and lone_s is not None:
         least_s = min(slo.limit_s for slo in request.objectives)
@@ -84,4 +81,4 @@ def _with_best(
     elif not held:
         why = "full batches on all of it serve fewer jobs than required, or none is within the budget"
     usd = assessor.usd_per_hour(used)
-    return replace(nothing, candidate=used, most_jobs_per_s=per_s, usd_per_hour=usd, enough=bool(held), why=why)
+    return replace(nothing, candidate=used, jobs_per_s=per_s, usd_per_hour=usd, enough=bool(held), why=why)

@@ -23,7 +23,6 @@ from catalogs.ui.html_page import (
 )
 from catalogs.ui.words import dollars, plan_name, rate, sure_percent
 from planner.answer.answer_schema import Answer
-from planner.answer.hardware_ranking import estimate_sentences
 from planner.answer.plan_schema import Plan
 from planner.economics.money import offer_words
 from planner.problem.candidate import deployment_words
@@ -32,7 +31,7 @@ from planner.report.answer_tables import TextTable
 from planner.report.certainty import certainty
 from planner.report.material import ReportData, ReportSimulations
 from planner.sections.refusal_words import refused_section, unexplained_section
-from planner.sections.registry import section_pages
+from planner.sections.registry import recommended_sentences, section_pages
 
 FOOTER: Final = footer_of("plan report")
 
@@ -65,7 +64,7 @@ def answer_page(m: ReportData) -> Page:
 def _answer(answer: Answer, plan: Plan, s: ReportSimulations) -> PageSection:
     parts = [
         cards(_cards(plan, s)),
-        paragraph(f"Run {deployment_words(plan.deployment)}. {estimate_sentences(plan, answer.hardware)}".rstrip()),
+        paragraph(f"Run {deployment_words(plan.deployment)}. {recommended_sentences(answer, plan)}".rstrip()),
         _drawn(answer_tables.objectives(answer, plan)),
         paragraph(answer_tables.capacity_words(answer, plan)),
         command(plan.command),

@@ -21,13 +21,13 @@ from calibration.accuracy.stated_error import StatedError
 from catalogs.arrays import FloatArray
 from catalogs.deployments.autoscaling import Autoscaling, ColdStart, parse_autoscaling, scaling_words
 from catalogs.errors import InputError
-from catalogs.io.json_block import JsonBlock, every_key_set
+from catalogs.io.json_block import every_key_set
 from catalogs.ui.progress import status_line
 from catalogs.ui.terminal import Line
 from catalogs.ui.words import digits, hours_text, human_s, percent, rate, seconds
 from catalogs.units import HOUR_S
 from catalogs.workloads.request_set import RequestSet
-from planner.answer.plan_schema import Plan, SloResult
+from planner.answer.plan_schema import Plan
 from planner.economics.money import JOULES_PER_KWH
 from planner.evaluation.confidence import (
     LEVEL,
@@ -46,8 +46,16 @@ from planner.problem.load_curve import MOST_SIMULATED, LoadCurve
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.search.workers import ProcessPool, WorkerPool
-from planner.sections.fleet_day import LEAST_WINDOWS_MET, DailyRun, FleetDay, FleetSize, Name
-from planner.sections.section import ChosenPlan, Section, level_words, result_words
+from planner.sections.daily_load_block import (
+    DailyLoad,
+    ReplicaOption,
+    WindowedSloResult,
+    cheapest_words,
+    option_words,
+    peak_words,
+)
+from planner.sections.fleet_day import LEAST_WINDOWS_MET, DailyRun, FleetDay, FleetSize
+from planner.sections.section import ChosenPlan, Section, result_words
 from planner.space.layouts import replicas_of
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import CompiledDeployment
@@ -82,80 +90,6 @@ _ERROR_LEVELS_OF_LONG_RUNS: Final = (LEVELS[0], LEVELS[-1])
 #: Requests from which a run counts as long. A judgement of cost.
 _LONG_RUN_REQUESTS: Final = 100_000
 
-_OPTION_NAMES: Final = {"peak": "for the peak", "mean": "for the mean", "autoscaled": "autoscaled"}
-
-
-class WindowedSloResult(SloResult):
-    """An objective over the whole load, with the value and the start of its worst window in seconds."""
-
-    worst_window_s: float
-    worst_at_s: float
-
-
-class ReplicaOption(JsonBlock):
-    """A fleet for the load; `replicas` is None if the number of replicas follows the load.
-
-    `kwh_per_day` includes the facility (PUE), as the energy of the plan does.
-    """
-
-    name: Name
-    replicas: int | None
-    replicas_min: float
-    replicas_mean: float
-    replicas_max: float
-    replicas_over_time: list[float]
-    scaling: Autoscaling | None
-    accelerator_hours_per_day: float
-    usd_per_day: float | None
-    kwh_per_day: float | None
-    windows_met: float
-    windows_met_ci_low: float
-    windows_met_ci_high: float
-    n_windows: int
-    slo: list[WindowedSloResult]
-    holds: bool
-    simulated_part: int
-
-    @property
-    def price(self) -> float:
-        """Return dollars per day, or accelerator-hours if no price is known; all options have the same unit."""
-        return self.accelerator_hours_per_day if self.usd_per_day is None else self.usd_per_day
-
-
-class DailyLoad(JsonBlock):
-    """The load over time, the rate that one replica carries, and the fleets for the load.
-
-    It is `drawn` if the workload has a rate, but is neither a trace nor a rate curve. The rates, and the objectives of
-    each option, are those of the same windows.
-    """
-
-    duration_s: float
-    n_requests: int
-    drawn: bool = False
-    window_s: float
-    rates_per_s: list[float]
-    peak_per_s: float
-    mean_per_s: float
-    trough_per_s: float
-    replica_carries_per_s: float
-    replica_carries_sure: float
-    cold_start_s: float
-    least_accelerator_hours_per_day: float
-    windows_must_hold: float
-    ci_level: float
-    options: list[ReplicaOption]
-    cheapest: Name | None
-
-    @property
-    def mean_is_peak(self) -> bool:
-        """Return whether the sizes for the peak and for the mean are the same number of replicas."""
-        replicas = {option.name: option.replicas for option in self.options}
-        return replicas.get("peak") is not None and replicas.get("peak") == replicas.get("mean")
-
-    def words(self, name: str) -> str:
-        """Return the name of an option in words; the peak names the mean as well if they are the same fleet."""
-        return "for the peak and the mean" if name == "peak" and self.mean_is_peak else _OPTION_NAMES[name]
-
 
 class DailyLoadSection(Section[DailyLoad]):
     """The section of the recommended plan sized for a load that changes with time."""
@@ -187,6 +121,10 @@ class DailyLoadSection(Section[DailyLoad]):
         with status_line(f"{curve.n_requests:,} requests over {curve.duration_s / HOUR_S:.3g} h"):
             return OverTime(run, curve, unit, chosen.error, given, chosen.workers).block()
 
+    def caveat(self, block: DailyLoad, plan: Plan) -> str:
+        """Return how many replicas the load itself needs, if the plan has another number."""
+        return peak_words(block, plan)
+
     def screen(self, block: DailyLoad, plan: Plan) -> Iterator[Line]:  # noqa: ARG002
         """Yield the load, every option with its objectives, and the cheapest option."""
         drawn = " (drawn from the distributions of the workload, not a recorded trace)" if block.drawn else ""
@@ -198,7 +136,7 @@ class DailyLoadSection(Section[DailyLoad]):
         for option in block.options:
             if option.name == "mean" and block.mean_is_peak:
                 continue  # the same fleet, whose results are above
-            yield "Replicas", _option_words(option, block)
+            yield "Replicas", option_words(option, block)
             for row in option.slo:
                 worst = f"; worst window {seconds(row.worst_window_s)} at {hours_text(row.worst_at_s)}"
                 yield "", f"  {result_words(row, block.ci_level)}{'' if row.has_no_value else worst}"
@@ -207,30 +145,7 @@ class DailyLoadSection(Section[DailyLoad]):
                 part_s = block.duration_s / len(option.replicas_over_time)
                 parts = "by hour" if isclose(part_s, HOUR_S) else f"every {human_s(part_s)}"
                 yield "", f"  replicas {parts}: " + " ".join(f"{n:.3g}" for n in option.replicas_over_time)
-        yield "Cheapest", _cheapest_words(block)
-
-
-def _option_words(option: ReplicaOption, block: DailyLoad) -> str:
-    count = f"{option.replicas}" if option.replicas else f"{option.replicas_mean:.3g} on average"
-    hours = f"{option.accelerator_hours_per_day:,.4g} accelerator-hours per day"
-    money = "" if option.usd_per_day is None else f", ${option.usd_per_day:,.0f} per day"
-    energy = "energy unknown" if option.kwh_per_day is None else f"{option.kwh_per_day:,.3g} kWh"
-    span = level_words(block.ci_level, f"{percent(option.windows_met_ci_low)} to {percent(option.windows_met_ci_high)}")
-    verdict = "" if option.holds else "missed at the required confidence; "
-    met = f"{verdict}met in {percent(option.windows_met)} of {option.n_windows} windows ({span})"
-    best = ", the cheapest that meets them" if option.name == block.cheapest else ""
-    return f"{block.words(option.name)}: {count}, {hours}{money}, {energy}: objectives {met}{best}"
-
-
-def _cheapest_words(block: DailyLoad) -> str:
-    hours = f"{block.least_accelerator_hours_per_day:,.4g} accelerator-hours per day"
-    least = f"an ideal autoscaler without delay would need {hours}"
-    if block.cheapest is None:
-        return f"none of the three meets every objective; {least}"
-    by_name = {option.name: option for option in block.options}
-    saved = 1 - by_name[block.cheapest].price / by_name["peak"].price
-    against = "" if block.cheapest == "peak" else f", {percent(saved)} less than for the peak"
-    return f"{block.words(block.cheapest)}{against}; {least}"
+        yield "Cheapest", cheapest_words(block)
 
 
 def serve(compiled: CompiledDeployment, size: FleetSize, requests: RequestSet, speed: float) -> Run:

@@ -9,6 +9,7 @@ from catalogs.ui.html_page import PageSection
 from catalogs.ui.terminal import Line
 from planner.answer.answer_schema import Answer
 from planner.answer.evaluated_plan import EvaluatedPlan
+from planner.answer.hardware_ranking import estimate_sentences
 from planner.answer.plan_schema import Plan
 from planner.evaluation.evaluator import Evaluator
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator
@@ -53,6 +54,15 @@ def compute_sections(
     prices = PriceList.of(request.tariff, evaluator.names.hardware, request.accounting)
     chosen = ChosenPlan(request, best, evaluator.of(best.candidate), prices, evaluator.named, workers)
     return {section.name: section.compute(chosen) for section in SECTIONS if section.wanted(request)}
+
+
+def recommended_sentences(answer: Answer, plan: Plan) -> str:
+    """Return what must be read together with the recommended plan of an answer, in full sentences; may be empty.
+
+    It may be an estimate, and a section may need more replicas than the plan has.
+    """
+    caveats = [section.caveat(block, best) for section, block, best in _blocks(answer)]
+    return " ".join(filter(None, [estimate_sentences(plan, answer.hardware), *caveats]))
 
 
 def section_lines(answer: Answer) -> Iterator[Line]:

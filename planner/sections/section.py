@@ -98,6 +98,10 @@ class Section(Protocol[B]):
     def compute(self, chosen: ChosenPlan) -> B:
         """Compute the block for the recommended plan."""
 
+    def caveat(self, block: B, plan: Plan) -> str:  # noqa: ARG002
+        """Return what must be read together with the recommended plan, in full sentences; by default nothing."""
+        return ""
+
     @abstractmethod
     def screen(self, block: B, plan: Plan) -> Iterable[Line]:
         """Return the lines of the terminal screen; `plan` is the recommended plan."""

@@ -119,17 +119,26 @@ def what_if_today(deployment: Deployment, request: PlanRequest, changes: Changes
     today = WrittenDeployment.of(deployment, request, request.model)
     reason = today.unstartable()
     if reason is not None:
-        raise InputError(f"the present deployment cannot start: {reason}", deployment.model)
+        raise InputError(f"the present deployment cannot serve the load: {reason}", deployment.model)
     keys = {"engine": deployment.engine, **changes.keys}  # a plan names its engine without the version
-    plan = today.entry(None, OTHER).plan
-    return _compared(today.request, plan, replace(changes, keys=keys), "", OTHER)
+    changes = replace(changes, keys=keys)
+    _changed(today.request, Plan.unstarted(today.block, None), changes)  # an invalid change is refused at once
+    return _compared(today.request, today.entry(None, OTHER).plan, changes, "", OTHER)
+
+
+def _changed(base: PlanRequest, plan: Plan, changes: Changes) -> WrittenDeployment:
+    """Return the changed deployment of a plan that was made for the request `base`.
+
+    Raises:
+        InputError: The changed deployment is invalid.
+    """
+    request = _request(base, plan, changes)
+    return WrittenDeployment.of(_written(plan, changes), request, str(changes.keys.get("model", request.model)))
 
 
 def _compared(base: PlanRequest, plan: Plan, changes: Changes, caution: str, budget: SeedBudget) -> WhatIf:
     """Return the changed plan compared with a plan that was made for the request `base`."""
-    request = _request(base, plan, changes)
-    written = _written(plan, changes)
-    found = WrittenDeployment.of(written, request, str(changes.keys.get("model", request.model)))
+    found = _changed(base, plan, changes)
     request, evaluator, candidate = found.request, found.evaluator, found.candidate
     block = found.block
     planned, now = plan.requests_per_s or 0.0, evaluator.request.requests_per_s or 0.0

@@ -20,6 +20,9 @@ from catalogs.launch.reading.words import GivenFlag, parse_words
 from catalogs.models.catalog import load_model
 from catalogs.models.spec import ModelSpec
 
+#: Values of --dtype, which are the same in vLLM (vllm/config/model.py, `ModelDType`) and in SGLang (server_args.py).
+_DTYPE_CHOICES: Final = ("auto", "half", "float16", "bfloat16", "float", "float32")
+
 #: The notes on kernels, and on exchanges of tokens, that deployment.yaml cannot name.
 OTHER_KERNELS: Final = "steps are priced with the kernels of the operator tables"
 OTHER_EXCHANGE: Final = "the exchange of tokens is simulated as an all-gather and a reduce-scatter"
@@ -110,7 +113,10 @@ class Reading:
         if flag is None:
             return
         chosen = DTYPES.get(flag.value.lower())
-        if flag.value == "auto" or chosen is None or model.weight_dtype not in ("bf16", "fp16", "fp32"):
+        if flag.value != "auto" and chosen is None:
+            nearest = nearest_name(flag.value, _DTYPE_CHOICES) or "auto"
+            self.note("unknown", flag.text, f"{self.table.name} has no such dtype; nearest: {nearest}; it is left out")
+        elif flag.value == "auto" or model.weight_dtype not in ("bf16", "fp16", "fp32"):
             self.note("no effect", flag.text, f"the weights of {model.name} are in {model.weight_dtype}")
         elif chosen != model.weight_dtype and "weight_dtype" not in self.keys:
             self.state("weight_dtype", chosen, flag.text)
@@ -126,6 +132,9 @@ class Reading:
         if method == "fp8" and stored in ("bf16", "fp16"):
             self.keys["weight_dtype"] = "fp8"
             self.note("read", f"quantization {method}", "weight_dtype: fp8, quantised while the weights are loaded")
+            if self.keys.get("kv_dtype") is None and model.weight_format("fp8").kv_dtype is not None:
+                self.keys["kv_dtype"] = stored
+                self.note("read", f"quantization {method}", f"kv_dtype: {stored}, which only fp8 checkpoints change")
         elif method == "bitsandbytes" and stored in ("bf16", "fp16"):
             self.keys["weight_dtype"] = "int4"
             self.note("assumed", f"quantization {method}", "weight_dtype: int4, whose kernels were not measured")

@@ -72,17 +72,22 @@ def _cache(reading: Reading) -> None:
 
 
 def _context(reading: Reading) -> None:
-    """Divide the context of the server among its slots, each of which holds one sequence."""
+    """Divide the context of the server among its slots, each of which holds one sequence.
+
+    Without -c, or with -c 0, the context of the server is that of the model (n_ctx_train, src/llama-context.cpp).
+    """
     special, keys = reading.special, reading.keys
     context = special.get("-c")
     slots = int(keys.get("max_num_seqs", _SLOTS))
     if slots < 1:
         del keys["max_num_seqs"]
         slots = _SLOTS
-    if context is not None and context.integer() > 0:
-        shared = "-kvu" in special or ("max_num_seqs" not in keys and "--no-kv-unified" not in special)
-        each = context.integer() if shared else context.integer() // slots
-        reading.state("max_model_len", each, context.text)
+    shared = "-kvu" in special or ("max_num_seqs" not in keys and "--no-kv-unified" not in special)
+    stated = context is not None and context.integer() > 0
+    if stated or (slots > 1 and not shared):
+        tokens = context.integer() if context is not None and stated else load_model(keys["model"]).max_position_tokens
+        text = f"{slots} slots share the context of the model" if context is None else context.text
+        reading.state("max_model_len", tokens if shared else tokens // slots, text)
         if shared:
             reading.note("not simulated", "--kv-unified", "each slot has a cache of its own in a simulation")
     physical = special.get("-ub")

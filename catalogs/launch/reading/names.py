@@ -11,6 +11,7 @@ from catalogs.errors import InputError
 from catalogs.launch.reading.notes import Note
 from catalogs.models.catalog import load_model
 from catalogs.models.names import MODELS, NAMES, load_names
+from catalogs.networks.files import find_network
 
 #: Names of dtypes that engines and checkpoints use, by the name in deployment.yaml.
 DTYPES: Final = {
@@ -69,6 +70,10 @@ def find_model(written: str, other_names: tuple[str, ...] = ()) -> FoundModel:
             return found
         note = Note("assumed", written, f"taken for {found.name}, by the name {name}")
         return FoundModel(found.name, found.weight_dtype, (note, *found.notes))
+    network = None if local else find_network(written)
+    if network is not None:
+        rule = "a start command is read for language models, and this model is a network"
+        raise InputError(rule, written, f"plan --model {network}")
     load_model(base if local else written)  # the message names the nearest model
     raise InputError("unknown model", written)
 

@@ -39,7 +39,7 @@ def _reasons(found: Improvement) -> Iterator[Line]:
 
 def _today(found: Improvement) -> Iterator[Line]:
     if found.today is None:
-        yield "Today", f"does not start: {found.why_not_today}"
+        yield "Today", f"cannot serve the load: {found.why_not_today}"
         return
     yield "Today", f"{found.today.words}: {_figures(found.today)}"
     yield "", _objectives(found, found.today)

@@ -11,13 +11,13 @@ from calibration.accuracy.stated_error import in_words
 from catalogs.ui.terminal import LABEL, LEAST_WIDTH, PIPED, Line, labelled_rows, text_table
 from catalogs.ui.words import counted, digits, dollars, evidence_words, kilowatts, percent, seconds, shares_words
 from planner.answer.answer_schema import GOALS, Answer, Refusal, SearchSummary
-from planner.answer.hardware_ranking import ESTIMATE_MARK, HardwareRow, estimate_sentences, marked_words
+from planner.answer.hardware_ranking import ESTIMATE_MARK, HardwareRow, marked_words
 from planner.answer.plan_schema import CalibrationBlock, CheckpointBlock, Memory, Plan, SloResult, difference_words
 from planner.economics.money import CONTRACT_WORDS, Energy, Money, grid_words, offer_words
 from planner.problem.candidate import deployment_words
 from planner.problem.request import PlanRequest
 from planner.sections.refusal_words import NO_REASON, refused_lines, ruled_out_lines
-from planner.sections.registry import section_lines
+from planner.sections.registry import recommended_sentences, section_lines
 from planner.sections.section import plan_near_miss_words, result_words
 
 if TYPE_CHECKING:
@@ -35,9 +35,12 @@ def render(answer: Answer, width: int = PIPED) -> str:
     """Return the screen of an answer as plain text of about 32 lines, each at most `width` columns wide."""
     rows: list[str] = []
     for label, text in _refused(answer) if answer.best is None else _feasible(answer, answer.best, width):
-        rows += _command_rows(text, width) if label == "Start" else labelled_rows(label, text, width)
+        rows += (_command_rows if label in _COMMANDS else labelled_rows)(label, text, width)
     return "\n".join([*rows, *_hardware_table(answer.hardware, width)])
 
+
+#: Labels of start commands: that of the only kind of server, or those of each kind.
+_COMMANDS: Final = ("Start", "Encode", "Prefill", "Decode")
 
 #: How sure the rows of the table of hardware are, below it.
 _FEWER_SEEDS: Final = (
@@ -125,15 +128,15 @@ def show(answer: Answer) -> None:
         console.print(styled)
 
 
-def _command_rows(command: str, width: int) -> Iterator[str]:
-    """Yield the rows of the start command; users copy it, so it only breaks between flags."""
+def _command_rows(label: str, command: str, width: int) -> Iterator[str]:
+    """Yield the rows of a start command; users copy it, so it only breaks between flags."""
     parts: list[str] = []
     for word in shlex.split(command):  # a flag stays on the row of its value
         if parts and parts[-1].startswith("--") and " " not in parts[-1] and not word.startswith("--"):
             parts[-1] += f" {shlex.quote(word)}"
         else:
             parts.append(shlex.quote(word))
-    row, label = "", "Start"
+    row = ""
     for part in parts:
         if row and len(row) + len(part) + 3 > width - LABEL:
             yield f"{label:<{LABEL}}{row} \\"
@@ -148,9 +151,9 @@ def _feasible(answer: Answer, best: Plan, width: int) -> Iterator[Line]:
     yield _question(answer)
     yield "", ""
     yield "Recommended", deployment_words(best.deployment)
-    estimate = estimate_sentences(best, answer.hardware)
-    if estimate:
-        yield "", estimate
+    caveats = recommended_sentences(answer, best)
+    if caveats:
+        yield "", caveats
     for words, row in zip(request.slo_words, best.slo, strict=True):
         yield "Objective", words
         yield "", result_words(row, best.interval_level)
@@ -174,13 +177,17 @@ def _feasible(answer: Answer, best: Plan, width: int) -> Iterator[Line]:
         yield from _calibration_lines(best.calibration)
     sibling = best.checkpoint if best.checkpoint is not None and best.checkpoint.is_sibling else None
     said = () if sibling is None else (sibling.repository, sibling.of)  # by the row "Serves"
-    for notice in (*best.notices, *(n for n in best.command_notes if not any(name in n for name in said))):
+    others = best.other_commands
+    notes = [n for n in best.command_notes if n.partition(": ")[0] not in others]  # the others have rows of their own
+    for notice in (*best.notices, *(n for n in notes if not any(name in n for name in said))):
         yield "Note", notice
     if best.versions:
         yield "Versions", best.versions
     if sibling is not None:
         yield "Serves", _sibling_words(sibling)
-    yield "Start", best.command
+    for role, command in others.items():
+        yield role.capitalize(), command
+    yield "Decode" if "prefill" in others else "Start", best.command
     yield _search_line(answer.search)
 
 

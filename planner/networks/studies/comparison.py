@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from catalogs.errors import InputError
 from planner.answer.answer_schema import Answer
@@ -54,9 +54,17 @@ def compare_network_answers(a: NetworkAnswer, b: NetworkAnswer) -> PlanCompariso
     found: list[Figure] = []
     differs += [("job", a.job.words, b.job.words)] if a.job.words != b.job.words else []
     if one is not None and two is not None:
-        differs += [row for row in deployment_differs(one.deployment, two.deployment) if not row[0].startswith("job.")]
+        differs += setup_differs(one.deployment, two.deployment)
         found = list(figures(one, two, a.job.unit, b.job.unit))
     return PlanComparison(tuple(differs), tuple(found), tuple(_notes(a, b, one, two)))
+
+
+def setup_differs(a: dict[str, Any], b: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield the keys in which two deployments of a network differ, with both values.
+
+    The job is left out: its sizes may be written or left at their defaults, and it has a row of its own, in words.
+    """
+    yield from deployment_differs(a | {"job": None}, b | {"job": None})
 
 
 def _plan(answer: NetworkAnswer) -> NetworkPlan | None:

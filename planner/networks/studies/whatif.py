@@ -22,10 +22,10 @@ from planner.networks.mix import read_jobs
 from planner.networks.request import NetworkRequest
 from planner.networks.schema import NetworkAnswer, NetworkPlan
 from planner.networks.service import JobService
-from planner.networks.studies.comparison import CAPACITY, LONE_JOB, PLANNED_RATE, figures
+from planner.networks.studies.comparison import CAPACITY, LONE_JOB, PLANNED_RATE, figures, setup_differs
 from planner.problem.reproduction import digest
 from planner.problem.tariff import require_price
-from planner.studies.comparison import USD_PER_HOUR, Figure, PlanComparison, deployment_differs
+from planner.studies.comparison import USD_PER_HOUR, Figure, PlanComparison
 from planner.studies.whatif import WhatIf
 from simulator.jobs.compiled import compile_jobs, execution_of
 
@@ -77,11 +77,7 @@ def what_if_network(answer: NetworkAnswer, plan: NetworkPlan, changes: NetworkCh
     check_calibration(answer, plan, builder)
     changed_job = builder.assessor.evaluator.service.mix.words
     differs = [("job", answer.job.words, changed_job)] if answer.job.words != changed_job else []
-    differs += [
-        row
-        for row in deployment_differs(plan.deployment, written.model_dump(mode="json"))
-        if not row[0].startswith("job.")
-    ]
+    differs += setup_differs(plan.deployment, written.model_dump(mode="json"))
     planned, rate = plan.requests_per_s, changes.requests_per_s or plan.requests_per_s
     if digits(planned) != digits(rate):
         differs.insert(0, ("jobs/s", digits(planned), digits(rate)))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
 from catalogs.models.names import load_names
+from catalogs.networks.files import find_network
 from planner.studies.step_analysis import Analysis, StepQuery, analyze, bound_words, document, headlines, memory_words
 from simulator.analysis.operators import BOUND_WORDS
 from simulator.costs.counterfactual import FIXED_COST_FACTOR
@@ -15,11 +17,18 @@ def named_model(text: str) -> str:
     """Return the name of a model of the catalog; a client of the server must not name a file.
 
     Raises:
-        InputError: The name is unknown or ambiguous; the message names the nearest.
+        InputError: The name is unknown or ambiguous, and the message names the nearest; or it is that of a network.
     """
     names = load_names()
     wanted = text.strip()
-    return wanted if names.exact(wanted) else names.similar(wanted)
+    if names.exact(wanted):
+        return wanted
+    if find_network(wanted) is not None:
+        rule = "this address takes language models, and this model is a network"
+        raise InputError(
+            rule, wanted, hint="`plan analyze --model` breaks its job down, and GET /networks shows its sizes"
+        )
+    return names.similar(wanted)
 
 
 def analyze_document(query: StepQuery) -> dict[str, Any]:

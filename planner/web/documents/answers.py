@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from catalogs.ui.words import digits, dollars, kilowatts, percent, rate, seconds, sure_percent
 from planner.answer.answer_schema import Answer, Refusal, Suggestion
-from planner.answer.hardware_ranking import estimate_sentences
 from planner.answer.plan_schema import Plan, SloResult, difference_words
 from planner.cli.screens.plan import render
 from planner.economics.money import offer_words
@@ -25,7 +24,7 @@ from planner.report import answer_tables, latency_figures, machine_figures, mone
 from planner.report.certainty import coverage, stated_rows
 from planner.report.plots import PlotlyFigure
 from planner.sections.refusal_words import capital, refused_view
-from planner.sections.registry import section_lines
+from planner.sections.registry import recommended_sentences, section_lines
 
 #: The key of the question that a suggestion of each kind changes.
 _CHANGED_KEY: Final = {
@@ -59,9 +58,7 @@ def _recommended(answer: Answer, plan: Plan) -> dict[str, Any]:
     offer = "" if plan.cost is None or plan.cost.usd_per_hour is None else offer_words(plan.cost)
     return {
         "planned_hardware": plan.hardware,
-        "headline": ". ".join(
-            filter(None, (deployment_words(plan.deployment), estimate_sentences(plan, answer.hardware)))
-        ),
+        "headline": ". ".join(filter(None, (deployment_words(plan.deployment), recommended_sentences(answer, plan)))),
         "rents": offer != "" and answer.request.accounting.owned is None,
         "offer": offer,
         "cards": [list(card) for card in _cards(answer, plan)],

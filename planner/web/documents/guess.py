@@ -107,7 +107,7 @@ def network_guess_document(request: NetworkRequest) -> shapes.GuessDocument:
         "lone_job_s": found.lone_s,
         "gpus": None if used is None else used.accelerators,
         "usd_per_hour": found.usd_per_hour,
-        "requests_per_s": found.most_jobs_per_s or None,
+        "requests_per_s": found.jobs_per_s or None,
         "enough": found.enough,
         "deployment": None if used is None else used.words,
         "hardware": found.hardware,

@@ -285,7 +285,7 @@ class Graph(TypedDict):
 
 
 class GuessDocument(TypedDict):
-    """A first guess of a plan; null where there is none."""
+    """A first guess of a plan; null where there is none. The rate and the price are those of `gpus` accelerators."""
 
     fits: bool
     memory: dict[str, Any] | None

@@ -297,6 +297,11 @@ BAD = {
     "cut row": (HEAD + "0,1,4\n1,3\n", "row 2 needs 3 columns: got '1,3'"),
     "misspelt column": ("arrival_s,input_token,output_tokens\n0,1,1\n", "nearest valid choice: input_tokens"),
     "strange columns": ("a,b\n1,2\n", "no column"),
+    "semicolons": (
+        "arrival_s;input_tokens\n1,5;2\n",
+        "commas: got 'arrival_s;input_tokens'; nearest",
+    ),
+    "tabs": ("arrival_s\tinput_tokens\n1\t2\n", "columns are separated by commas"),
     "bad date": (AZURE.replace("2023-11-17 00:00:01.1000000", "yesterday"), "TIMESTAMP of row 2"),
     "cut JSON": (MOONCAKE[:-20], "row 2 is not valid JSON"),
     "not objects": ("[1, 2]", "row 1 must be a JSON object"),

@@ -208,7 +208,10 @@ def test_another_share_of_rejected_requests_in_the_compared_run_is_explained() -
     answer = answer_to()
     best, compared = (plan.model_copy(update={"rejected_share": 0.32}) for plan in (answer.best, answer.compared))
     same = answer.model_copy(update={"best": best, "compared": compared})
-    assert compared_note(same).endswith("from one run each with steps as slow as that requires")
+    assert compared_note(same).startswith("values from one run each, with steps as slow as 90 % confidence requires")
+    assert compared_note(same).endswith(
+        "they leave out how much runs differ, which the 3 runs that judge the first include"
+    )
     other = same.model_copy(update={"compared": compared.model_copy(update={"rejected_share": 0.42})})
     words = "in its one run 42 % of the requests of the deployment above are rejected, in the 3 runs that"
     assert f"{words} judge it 32 %" in render(other, 400)

@@ -81,6 +81,11 @@ def test_a_checkpoint_of_a_sibling_is_named_above_the_start_command() -> None:
     shown = render(parse_answer(base)).replace("\n            ", " ")
     assert f"Serves      {repository}, which is the instruction-tuned sibling" in shown
     assert "not the requested meta-llama/Llama-3.1-8B" in shown
+    prefill = f"vllm serve {repository} --max-num-seqs 8"  # names the checkpoint, as the notes on it do
+    base["best"]["command_notes"].append(f"prefill: {prefill}")
+    rows = render(parse_answer(base)).split("\n")
+    assert [row for row in rows if row.startswith(("Start", "Prefill"))] == [f"Prefill     {prefill}"]
+    assert rows[rows.index(f"Prefill     {prefill}") + 1].startswith(f"Decode      vllm serve {repository} ")
     own = answer_to("meta-llama/Llama-3.1-8B-Instruct", "l40s", "p99=2s", **kwargs)
     assert own["best"]["checkpoint"]["kind"] == "the requested model"
     assert "Serves  " not in render(parse_answer(own))

@@ -10,6 +10,7 @@ import pytest
 
 from catalogs.ui.entry_point import run_command
 from planner.cli.main import app
+from planner.studies.written_deployment import WrittenDeployment
 
 SERVE = ["--from-command", "vllm serve llama3.1-8b"]
 
@@ -46,6 +47,22 @@ def test_bad_input_is_one_line(plan: Callable[..., tuple[int, str]], words: list
     assert code == 2
     assert rule in err
     assert err.strip().count("\n") == 0
+
+
+@pytest.mark.parametrize(
+    ("setting", "rule"),
+    [("kv_dtype=fp16x", "unknown kv_dtype"), ("tensor_parallel=3", "does not divide the 32 attention")],
+)
+def test_a_change_that_is_invalid_is_refused_before_the_present_deployment_is_simulated(
+    plan: Callable[..., tuple[int, str]], setting: str, rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def simulated(*_: object) -> None:
+        pytest.fail("the present deployment is simulated")
+
+    monkeypatch.setattr(WrittenDeployment, "entry", simulated)
+    code, err = plan("whatif", *SERVE, "--command-hw", "h100", "--slo", "p99=2s", "--set", setting)
+    assert (code, err.strip().count("\n")) == (2, 0)
+    assert rule in err
 
 
 def test_help_is_without_heavy_imports() -> None:

@@ -37,6 +37,7 @@ def test_a_refusal_names_the_reason_and_what_would_meet_the_objectives(
 ) -> None:
     show_improvement(refusal(changes))
     shown = capsys.readouterr().out
+    assert "cannot serve the load: the weights do not fit" in shown
     assert "prefill alone takes 312 ms" in shown
     assert shown.count("Would meet") == 1
     assert all(change in shown for change in changes)

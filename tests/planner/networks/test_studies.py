@@ -52,6 +52,8 @@ def test_a_change_to_the_same_value_changes_nothing(answer: NetworkAnswer) -> No
     found = change(answer, keys={"precision": "bf16"})
     assert not found.breaks
     assert found.comparison.differs == ()
+    written_out = change(answer, job="224x224")  # the default job of the plan, which leaves it out
+    assert written_out.comparison.differs == ()
     assert [f.name for f in found.comparison.figures if f.a != pytest.approx(f.b)] == []
 
 

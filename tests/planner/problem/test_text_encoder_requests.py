@@ -28,6 +28,7 @@ def asked(model: str = "t5-small", hardware: str = "h100x8", **keys: object) -> 
     [
         ("t5-small", "trtllm", "news-summaries"),
         ("facebook/bart-large-cnn", "trtllm", "news-summaries"),
+        ("whisper-large-v3", "vllm", "transcription"),
         ("llama3.1-8b", "vllm", "azure-conv"),
     ],
 )
@@ -51,6 +52,12 @@ def test_the_workload_of_a_model_fits_its_positions(model: str) -> None:
     resolved = resolve(Deployment(model=model, hardware="h100x8"))
     drawn = load_workload(default_workload(model)).materialise(0, 2000, 1.0)
     assert max(int(drawn.input_tokens.max()), int(drawn.output_tokens.max())) <= resolved.side_tokens
+
+
+def test_transcripts_fit_the_decoder_of_whisper() -> None:
+    resolved = resolve(Deployment(model="whisper-large-v3", hardware="h100"))
+    drawn = load_workload(default_workload("whisper-large-v3")).materialise(0, 2000, 1.0)
+    assert int((drawn.input_tokens + drawn.output_tokens).max()) <= resolved.limits.max_model_len == 448
 
 
 def test_trtllm_serve_has_the_options_of_an_encoder_decoder() -> None:

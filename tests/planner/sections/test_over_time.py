@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ from planner.problem.request import PlanRequest
 from planner.problem.scenario import request_of_keys
 from planner.problem.slo import parse_slos
 from planner.search.workers import ProcessPool
-from planner.sections.daily_load import DailyLoadSection, OverTime, ReplicaOption, ReplicaUnit
+from planner.sections.daily_load import DailyLoadSection, OverTime, ReplicaUnit
+from planner.sections.daily_load_block import ReplicaOption
 from planner.sections.fleet_day import DailyRun, FleetSize
 from planner.sections.full_answer import read_answer
 from planner.studies.rerun import without_load
@@ -190,8 +192,26 @@ def test_a_fleet_that_is_not_sure_enough_is_missed_though_all_windows_meet(tmp_p
         return next(text for label, text in lines if label == "Replicas")
 
     assert f"objectives met in 100 % of {sure.n_windows} windows (" in line(sure)
-    missed = line(sure.model_copy(update={"holds": False}))
+    missed = line(sure.model_copy(update={"holds": False, "windows_met_ci_low": 0.93}))
     assert f"objectives missed at the required confidence; met in 100 % of {sure.n_windows} windows (" in missed
+    assert "(90 % interval: 93 % to 100 %; 95 % are required)" in missed
+
+
+def test_a_plan_says_how_many_replicas_its_load_needs(tmp_path: Path) -> None:
+    """The plan is for random arrivals at the rate of the busiest window, so the load may need more replicas."""
+    block = toy(tmp_path).block()
+    peak = block.options[0]
+    assert (peak.name, peak.replicas) == ("peak", 4)
+    section = DailyLoadSection()
+
+    def caveat(replicas: int, **changed: object) -> str:
+        shown = block.model_copy(update={"options": [peak.model_copy(update=changed), *block.options[1:]]})
+        return section.caveat(shown, SimpleNamespace(deployment={"replicas": replicas}))  # type: ignore[arg-type]
+
+    assert caveat(4) == ""
+    assert caveat(3).endswith("The load itself needs 4 replicas for its peak, $192 per day.")
+    assert caveat(3, usd_per_day=None).endswith("The load itself needs 4 replicas for its peak.")
+    assert "No fixed number of replicas that was simulated meets" in caveat(4, holds=False)
 
 
 def test_equal_sizes_for_the_peak_and_the_mean_are_one_row(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from planner.networks.request import network_request
 from planner.networks.schema import NetworkAnswer
 from planner.networks.screen import render
 from planner.problem.request_keys import network_keys, request_keys
+from planner.web.documents.analysis import named_model
 from planner.web.documents.catalogs import networks
 from planner.web.documents.comparisons import comparison_document
 from planner.web.documents.guess import network_guess_document
@@ -139,11 +140,21 @@ def test_a_guess_names_the_fewest_accelerators_of_full_batches() -> None:
     assert found["fits"]
     assert found["gpus"] == 1
     assert found["enough"]
+    whole = network_guess_document(network_request(keys))
+    assert (found["requests_per_s"], found["usd_per_hour"]) == pytest.approx(
+        (whole["requests_per_s"] / 8, whole["usd_per_hour"] / 8)  # the rate and the price are of the same accelerators
+    )
     much = network_guess_document(network_request(keys | {"rate": 1e6}))
     assert not much["enough"]
     tight = network_guess_document(network_request(keys | {"slo": "e2e.p90=1us"}))
     assert tight["gpus"] is None
     assert "above the limit" in str(tight["binds"])
+
+
+def test_addresses_of_steps_refuse_a_network_as_such() -> None:
+    with pytest.raises(InputError, match="takes language models, and this model is a network: got 'bge-large'"):
+        named_model("bge-large")
+    assert named_model("llama3.1-8b") == "llama3.1-8b"
 
 
 def test_assistants_may_ask_for_networks() -> None:

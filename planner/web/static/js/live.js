@@ -62,7 +62,7 @@ function estimate(guess) {
 /** Return the rate that a guess carries, in requests, or in jobs of a network. */
 function carries(guess) {
   const of = guess.lone_job_s === null ? rate(guess.requests_per_s) : `${digits(guess.requests_per_s)} jobs/s`;
-  return guess.lone_job_s === null ? `carries about ${of}` : `all of it carries at most ${of}`;
+  return guess.lone_job_s === null ? `carries about ${of}` : `carries at most ${of}`;
 }
 
 /** Return the card of a request, or of a job of a network, that is served alone. */

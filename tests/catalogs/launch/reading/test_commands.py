@@ -163,6 +163,23 @@ LINES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "rtx4090",
         {"engine": "llama.cpp", "weight_dtype": "int8", "max_num_seqs": 8, "max_model_len": 4096},
     ),
+    "weights that are quantised while they are loaded, without the cache of published checkpoints": (
+        "vllm serve Qwen/Qwen2.5-32B-Instruct -tp 2 --quantization fp8", "l40sx2",
+        {"weight_dtype": "fp8", "kv_dtype": "bf16"},
+    ),
+    "such weights with a cache that is stated": (
+        "vllm serve Qwen/Qwen2.5-32B-Instruct -tp 2 --quantization fp8 --kv-cache-dtype fp8", "l40sx2",
+        {"weight_dtype": "fp8", "kv_dtype": "fp8"},
+    ),
+    "llama.cpp with the context of the model": (
+        "llama-server -hf ggml-org/gpt-oss-20b-GGUF -c 0 -np 4", "l40s", {"max_num_seqs": 4, "max_model_len": 32768}
+    ),
+    "llama.cpp without a context": (
+        "llama-server -hf ggml-org/gpt-oss-20b-GGUF -np 8", "l40s", {"max_num_seqs": 8, "max_model_len": 16384}
+    ),
+    "llama.cpp with a context that the slots share": (
+        "llama-server -hf ggml-org/gpt-oss-20b-GGUF -np 4 -kvu", "l40s", {"max_num_seqs": 4, "max_model_len": None}
+    ),
     "a local path": (
         f"vllm serve /data/models/llama --served-model-name {LLAMA8} --port 9000", "h100", {"model": LLAMA8}
     ),
@@ -201,6 +218,13 @@ def test_lines_mean_what_their_engine_does(name: str) -> None:
 
 def kinds(found: ReadLaunch, flag: str) -> list[str]:
     return [note.kind for note in found.notes if note.flag.startswith(flag)]
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [("fp8", "unknown"), ("auto", "no effect"), ("half", "read")])
+def test_a_dtype_that_the_engine_does_not_have_is_named(dtype: str, kind: str) -> None:
+    found = read(f"vllm serve {LLAMA8} --dtype {dtype}")
+    assert kinds(found, "--dtype") == [kind]
+    assert found.deployment.weight_dtype == ("fp16" if dtype == "half" else None)
 
 
 def test_every_flag_has_a_note() -> None:
@@ -309,6 +333,7 @@ def test_equal_servers_are_replicas_and_further_nodes_do_not_count() -> None:
     [
         ("ls -l", "h100", "must start an engine that is known"),
         ("vllm serve", "h100", "must name its model"),
+        ("vllm serve BAAI/bge-large-en-v1.5", "h100", "is a network.*plan --model bge-large-en-v1.5$"),
         ("vllm serve meta-lama/Llama-3.1-8B-Instruc", "h100", "unknown model"),
         (f"vllm serve {LLAMA8} --max-num", "h100", "an abbreviation must fit one flag"),
         (f"vllm serve {LLAMA8} --max-num-seqs many", "h100", "--max-num-seqs needs an integer"),
