@@ -35,6 +35,9 @@ LEAST_REQUESTS: Final = 4000
 #: judgement: a tenth of the improvement.
 RESOLUTION: Final = 0.01
 
+#: Least gain that can be told from none: both capacities have the resolution.
+LEAST_GAIN: Final = 2 * RESOLUTION
+
 
 @dataclass(frozen=True, slots=True)
 class CapacityGain:
@@ -72,7 +75,7 @@ class Binding:
         if not found:
             return (
                 f"no single input binds: {more} more of any one raises the capacity by less than "
-                f"{percent(RESOLUTION)}, because several limit it together"
+                f"{percent(LEAST_GAIN)}, because several limit it together"
             )
         names, gains = " and ".join(gain.input for gain in found), [round(100 * gain.gain) for gain in found]
         verb, which = ("binds", "it") if len(found) == 1 else ("tie", "any one of them")
@@ -141,8 +144,8 @@ def gain_of(base: Capacity[V], probe: Callable[[float], V]) -> float:
 
 
 def ranked(gains: Sequence[CapacityGain]) -> tuple[CapacityGain, ...]:
-    """Return the gains, the largest first; those within the resolution of the largest bind, unless all are 0."""
+    """Return the gains, the largest first; of those that can be told from none, the largest ones bind."""
     most = max((gain.gain for gain in gains), default=0.0)
-    near = max(most - 2 * RESOLUTION, 0.0)  # both capacities have the resolution
-    found = [replace(gain, binds=gain.gain > 0.0 and gain.gain >= near) for gain in gains]
+    least = max(most - LEAST_GAIN, LEAST_GAIN)
+    found = [replace(gain, binds=gain.gain >= least) for gain in gains]
     return tuple(sorted(found, key=lambda gain: -gain.gain))

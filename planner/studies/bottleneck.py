@@ -16,7 +16,7 @@ from planner.answer.plan_schema import Memory, Plan
 from planner.evaluation.facts import memory_block
 from planner.problem.latency_metrics import TTFT
 from planner.studies import capacity_inputs as inputs
-from planner.studies.binding import RESOLUTION, Binding
+from planner.studies.binding import LEAST_GAIN, Binding
 from planner.studies.rerun import Rerun
 from simulator.analysis.bottleneck import (
     DEVICE_BOUNDS,
@@ -187,7 +187,7 @@ def gain_text(use: ResourceUse) -> str:
     """Return the gain of capacity as text; empty if it was not simulated."""
     if use.gain is None:
         return ""
-    return percent(use.gain, 1, signed=True) if use.gain else f"under {percent(RESOLUTION)}"
+    return percent(use.gain, 1, signed=True) if use.gain >= LEAST_GAIN else f"under {percent(LEAST_GAIN)}"
 
 
 def used_text(use: ResourceUse) -> str:

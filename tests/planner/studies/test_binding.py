@@ -20,6 +20,7 @@ from planner.search.candidate_tester import CandidateTester
 from planner.studies import binding as binding_study
 from planner.studies import capacity_inputs as inputs
 from planner.studies.binding import IMPROVEMENT, RESOLUTION, Binding, CapacityGain, find_binding, ranked
+from planner.studies.bottleneck import ResourceUse, gain_text
 from planner.studies.capacity_inputs import capacity_inputs
 from planner.studies.explain import ruled_out
 from planner.studies.rerun import Rerun
@@ -191,3 +192,12 @@ def test_ruled_out_deployments_are_named() -> None:
     assert len(lines) == 1
     assert lines[0].startswith(f"3 ruled out, because {reason}: ")
     assert "x TP1 on h100" in lines[0]
+
+
+def test_a_gain_within_the_resolution_of_both_capacities_is_not_told_from_none() -> None:
+    """Capacities are bisected to 1 %, so four inputs that hardly matter had gains of 1.1 %."""
+    small, large = CapacityGain("host", 0.011, "a faster host"), CapacityGain("compute", 0.05, "a faster device")
+    assert [gain.binds for gain in ranked([small, large])] == [True, False]
+    assert not any(gain.binds for gain in ranked([small]))
+    texts = [gain_text(ResourceUse("host", None, "", "", gain)) for gain in (None, 0.0, 0.011, 0.02)]
+    assert texts == ["", "under 2 %", "under 2 %", "+2.0 %"]
