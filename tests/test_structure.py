@@ -131,6 +131,7 @@ SHORT = {
     "calibration/report/write.py": "heavy imports, loaded only to write a report",
     "calibration/whole_models/intervals.py": "statistics, without rows and estimators",
     "planner/cli/main.py": "the entry point",
+    "planner/answer/curve_rates.py": "one rule, tested alone",
     "planner/evaluation/stability.py": "one rule, shared by bounds, runs and verdicts",
     "planner/main.py": "the entry point",
     "planner/networks/reproduction.py": "shared by answers and the page",
