@@ -154,7 +154,8 @@ class JobAssessor:
         if self.request.users is None:
             return per_s
         above_mean_s = [s.limit_s for s in self.request.objectives if s.quantile is None or s.quantile >= HIGH_QUANTILE]
-        return per_s * (self.request.think_s + max(above_mean_s, default=math.inf))
+        users = per_s * (self.request.think_s + max(above_mean_s, default=math.inf))
+        return min(users, float(self.most_users))  # of plans that hold the most that are simulated, none holds more
 
     def _holds(self, candidate: JobCandidate, load: float) -> bool:
         """Return whether a candidate meets the objectives at a rate, or under this number of users."""

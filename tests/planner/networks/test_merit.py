@@ -41,6 +41,16 @@ def test_at_equal_cost_and_capacity_the_simplest_wins() -> None:
     assert best.candidate.max_batch == 1
 
 
+def test_no_plan_competes_with_the_simplest_that_holds_the_most_users_that_are_simulated() -> None:
+    """They send few jobs: every candidate holds them, and 40 of 134 candidates took two minutes."""
+    found = searched(lambda _: 0.001, "h100x1", slo="e2e.p90=1s", users=50, think_s=100.0)
+    best = found.search.best
+    assert best is not None
+    assert best.candidate.max_batch == 1
+    assert len(found.search.outcomes) == 1
+    assert found.search.complete
+
+
 def test_a_cheaper_plan_wins_over_a_larger_capacity() -> None:
     """One replica with batches of three serves nine jobs a second; two would hold more, for twice the price."""
     best = searched(lambda n: 0.15 + 0.05 * n, slo="e2e.p90=5s", rate=9.0).search.best
