@@ -115,7 +115,7 @@ def probe(
 ) -> Probe:
     """Run the probe, which takes about half a minute on a small model, and longer the slower the model is.
 
-    Requests that fail are sent again: a lone request by itself, a request of a burst with its whole burst.
+    Requests that fail are sent again: a single request by itself, a request of a burst with its whole burst.
 
     Args:
         client: The load client.

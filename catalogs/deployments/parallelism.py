@@ -64,9 +64,9 @@ def resolve_layout(deployment: Deployment, model: ModelSpec, hardware: Hardware)
 
 
 def _spread_experts(replicas: int, layout: Layout, hardware: Hardware) -> tuple[Layout, tuple[str, ...]]:
-    """Return the layout that `expert_parallel` means on a lone replica with one rank, and a notice about it.
+    """Return the layout that `expert_parallel` means on a single replica with one rank, and a notice about it.
 
-    Experts are spread over data x tensor ranks, so the flag has no effect over one rank. For a lone replica that has
+    Experts are spread over data x tensor ranks, so the flag has no effect over one rank. For a single replica that has
     the node to itself, it is taken to mean all accelerators of the node, with tensor-parallel attention, as in
     published runs.
     """

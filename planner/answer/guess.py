@@ -1,4 +1,4 @@
-"""A first guess of a plan: does it fit, what binds, a lone request, and about how many accelerators.
+"""A first guess of a plan: does it fit, what binds, a single request, and about how many accelerators.
 
 The guess uses the closed forms that order the candidates of a search, at the engine's default limits, for the few
 layouts that need the fewest accelerators. Nothing is simulated. What it costs to price a layout is kept for the next
@@ -89,8 +89,8 @@ class Guess:
         candidate: One replica: of the guess, or of the widest layout where none fits; None without a layout.
         memory: The memory plan of one of its accelerators.
         sized: The replicas of the guess; None where no layout fits in memory.
-        lone_ttft_s: Mean time to first token of a lone request.
-        lone_tpot_s: Mean time per output token of a lone request.
+        lone_ttft_s: Mean time to first token of a single request.
+        lone_tpot_s: Mean time per output token of a single request.
         range: The range of the guess.
     """
 

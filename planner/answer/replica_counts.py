@@ -99,7 +99,7 @@ class ReplicaChoice:
         return replicas_of(self.names, self.candidate.layout)
 
     def capacity_per_s(self, request: PlanRequest, errors: ErrorFactors) -> float:
-        """Return the most requests per second of one replica within all objectives; 0 if even a lone one misses."""
+        """Return the most requests per second of one replica within all objectives; 0 if even a single one misses."""
         low = high = self.saturation_per_s
         if self._meets(request, errors, high):
             return high

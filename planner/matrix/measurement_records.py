@@ -7,7 +7,7 @@ Records of another version of the program count, because they state what happene
 
 | kind | keys |
 |---|---|
-| PROBE | `engine`, `session`, `probe` (lone requests, bursts, the engine's steps, its version, the cores of others) |
+| PROBE | `engine`, `session`, `probe` (single requests, bursts, the engine's steps, its version, the cores of others) |
 | REPLAY | `engine`, `session`, `cell` (key of the cell and its requests), `run` (every request), `others_cores` |
 """
 

@@ -244,7 +244,7 @@ class JobAssessor:
         return locate_grid(self._price(candidate), self.request.tariff.grid).grid.gco2e_per_kwh
 
     def _least_ratio(self, candidate: JobCandidate) -> float:
-        """Return the seconds of a lone job over the tightest limit."""
+        """Return the seconds of a single job over the tightest limit."""
         service, slow = self.evaluator.service, self.evaluator.slowdown(candidate)
         return max(slow * service.statistic_s(candidate.setup, 1, slo) / slo.limit_s for slo in self.request.objectives)
 

@@ -21,7 +21,7 @@ class NetworkGuess:
     Attributes:
         hardware: The first hardware of the request, in words.
         candidate: The best candidate by its bound; None where bounds rule out all of them.
-        lone_s: Seconds of a lone job in the fastest setup, at the confidence; None where the network does not fit.
+        lone_s: Seconds of a single job in the fastest setup, at the confidence; None where the network does not fit.
         jobs_per_s: The rate of full batches of the candidate's replicas at the confidence; 0 without a candidate.
         usd_per_hour: Price of the candidate; None if it is unknown.
         enough: Whether the hardware holds the required rate.

@@ -27,7 +27,7 @@ _MOST_NODES: Final = 16
 #: Candidates whose capacity is measured to find the closest plan.
 _CLOSEST: Final = 3
 
-#: Factors on the seconds of a lone job that a suggested limit has; the first that holds is suggested.
+#: Factors on the seconds of a single job that a suggested limit has; the first that holds is suggested.
 _MARGINS: Final = (1.05, 2.0, 4.0)
 
 #: Trials of the search on each piece of hardware that is tried. A judgement of cost.
@@ -64,7 +64,7 @@ def refuse(
 
 
 def _closest(builder: PlanBuilder, kinds: Sequence[KindSearch]) -> SizedCandidate | None:
-    """Return the plan with the highest capacity: of the fastest full batches, and of the fastest lone jobs."""
+    """Return the plan with the highest capacity: of the fastest full batches, and of the fastest single jobs."""
     assessor, evaluator = builder.assessor, builder.assessor.evaluator
     left = [c for kind in kinds for c in kind.space.left if assessor.most_replicas(c) > 0 and not c.queue_delay_s]
     full = [c.with_replicas(assessor.most_replicas(c)) for c in left]
@@ -148,7 +148,7 @@ def _hardware(
 
 
 def _limit(request: NetworkRequest, kinds: Sequence[KindSearch], plan_of: PlanOf) -> Iterator[Suggestion]:
-    """Yield the tightest limit above the seconds of a lone job that meets the request on the same hardware."""
+    """Yield the tightest limit above the seconds of a single job that meets the request on the same hardware."""
     floor_s = min((kind.space.floor[1] for kind in kinds if kind.space.floor is not None), default=math.inf)
     for factor in _MARGINS if math.isfinite(floor_s) else ():
         limit_s = float(f"{floor_s * factor:.2g}")
@@ -168,7 +168,7 @@ def _looser(slo: Slo, limit_s: float) -> Slo:
 def _least_on(request: NetworkRequest, service: JobService, name: str, plan_of: PlanOf) -> SizedCandidate | None:
     """Return the best plan on one node of an accelerator, or else on _MOST_NODES nodes; None if neither has one.
 
-    Hardware on which a lone job takes too long in every setup is not searched: more nodes do not make it faster.
+    Hardware on which a single job takes too long in every setup is not searched: more nodes do not make it faster.
     """
     one = parse_hardware(name)
     if one.text == "local" or one.accelerator.is_slice:

@@ -55,7 +55,7 @@ class JobMetrics(JsonBlock):
     Attributes:
         e2e_s: Seconds from arrival to end of a job.
         queue_s: Seconds from arrival to the start of its batch.
-        service_s: Seconds of a lone job.
+        service_s: Seconds of a single job.
         jobs_per_batch: Mean jobs of a batch.
         busy_fraction: Share of the time in which an accelerator executes kernels.
         n_jobs: Simulated jobs behind these figures.

@@ -192,7 +192,7 @@ def _machine(plan: NetworkPlan) -> Iterator[Line]:
     yield (
         "Time",
         (
-            f"a lone job takes {seconds(metrics.service_s)}: {shares}; mean wait {seconds(metrics.queue_s.mean)}; "
+            f"a single job takes {seconds(metrics.service_s)}: {shares}; mean wait {seconds(metrics.queue_s.mean)}; "
             f"jobs per batch {metrics.jobs_per_batch:.3g}; busy {percent(metrics.busy_fraction)}"
         ),
     )

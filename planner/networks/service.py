@@ -99,7 +99,7 @@ class JobService:
         return self._stages
 
     def lower_bound_s(self, setup: Setup) -> float:
-        """Return a lower bound of the seconds of a lone job on a setup, from its arithmetic alone; no kernel is priced.
+        """Return a lower bound of the seconds of a single job on a setup, from its arithmetic; no kernel is priced.
 
         No kernel is faster than the arithmetic of the hardware. Products and attention of the stages that the job
         repeats are divided among all ranks; attention may be quantised to 8 bits. It is 0 where a job repeats no stage,

@@ -46,7 +46,7 @@ class Space:
         left: Those that bounds leave.
         discarded: Number of those that cannot meet the request, by constraint.
         closest: For each constraint the sentence of the candidate that misses it least, and how much it misses it.
-        floor: The setup that executes a lone job fastest, and its seconds at the confidence.
+        floor: The setup that executes a single job fastest, and its seconds at the confidence.
     """
 
     left: list[JobCandidate] = field(default_factory=list)
@@ -148,7 +148,7 @@ def _setups(request: NetworkRequest, service: JobService, hardware: Hardware) ->
 
 
 def is_too_slow(request: NetworkRequest, service: JobService, hardware: Hardware) -> bool:
-    """Return whether a lone job exceeds a limit in every setup on some hardware by its arithmetic alone."""
+    """Return whether a single job exceeds a limit in every setup on some hardware by its arithmetic alone."""
     limit_s = min(slo.limit_s for slo in request.objectives)
     try:
         setups = _setups(request, service, hardware)
@@ -163,9 +163,9 @@ def is_too_slow(request: NetworkRequest, service: JobService, hardware: Hardware
 def _try(space: Space, request: NetworkRequest, service: JobService, setup: Setup, least_s: float) -> None:
     """Add the candidates of one setup, or the reason why the simulator refuses it, or has no calibration for it.
 
-    `least_s` are seconds that a lone job exceeds. If they are above the limit, the setup is not priced, because pricing
-    many setups takes long. The setups with the fastest arithmetic have 0 instead: they are priced, so that the answer
-    states how long a lone job takes.
+    `least_s` are seconds that a single job exceeds. If they are above the limit, the setup is not priced, because
+    pricing many setups takes long. The setups with the fastest arithmetic have 0 instead: they are priced, so that the
+    answer states how long a single job takes.
     """
     try:
         service.bundle(setup)
@@ -217,7 +217,7 @@ def _add(space: Space, request: NetworkRequest, service: JobService, plain: Setu
 def _discard_slow(
     space: Space, request: NetworkRequest, setup: Setup, alone_s: float, limit_s: float, is_bound: bool = False
 ) -> None:
-    """Count a setup in which a lone job takes too long; one that was not priced is named only if none was."""
+    """Count a setup in which a single job takes too long; one that was not priced is named only if none was."""
     takes = f"one job alone takes {'at least ' if is_bound else ''}{seconds(alone_s)}"
     words = f"{takes} at {percent(request.confidence)} confidence, above the limit of {seconds(limit_s)}"
     excess = math.inf if is_bound else alone_s / limit_s

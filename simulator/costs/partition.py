@@ -177,7 +177,7 @@ class BatchPartition:
     def rank_counts(self, batch: Any) -> Any:
         """Return the counts of one rank, for one batch or for many.
 
-        A lone prompt is on one rank, and all other ranks wait for it.
+        A single prompt is on one rank, and all other ranks wait for it.
         """
         n, prompts, chunks, ranks = batch.decodes, batch.prefill_tokens, batch.prefill_chunks, self.decode_ranks
         held, logits, further = n * self.queries + prompts, batch.logits + n * (self.scored - 1), batch.passes - 1

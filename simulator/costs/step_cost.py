@@ -22,7 +22,7 @@ Decode attention is piecewise linear in the mean context for every number of dec
 distance of the longest context above the mean. Every decode grows by one token a step, so this distance stays
 constant, and a run of decode steps is an arithmetic series up to the next breakpoint (`decode_segment`).
 
-A `BatchShape` describes the batch of the whole replica. Data-parallel ranks share it evenly (a lone prompt is on one
+A `BatchShape` describes the batch of the whole replica. Data-parallel ranks share it evenly (a single prompt is on one
 rank, and the others wait for it) unless their shares are given (`ranks_segment`). Context-parallel ranks share every
 prompt. In a pipeline each batch in flight is a shape of its own. Its time is the sum over all stages and the sends
 between them; how it divides among the stages is up to the replica (simulator/engine/replica.py).

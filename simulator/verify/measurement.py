@@ -113,12 +113,12 @@ class EngineUnderTest:
         return frozenset({os.getpid()} if isinstance(self._client, InProcessEngine) else ())
 
     def probe(self, most_input_tokens: int, max_num_seqs: int, part_s: float = PART_S) -> Probed:
-        """Measure lone requests and bursts (see `calibration.serve.probe`).
+        """Measure single requests and bursts (see `calibration.serve.probe`).
 
         Each probe reads only its own steps. Before every probe but the first, a server that is restarted for each
         replay is restarted.
         """
-        self._tell("probing: lone requests, then bursts")
+        self._tell("probing: single requests, then bursts")
         self._probes += 1
         folder = self._out / ("probe" if self._probes == 1 else f"probe-{self._probes}")
         if self._probes > 1 and self._server is not None and self._server.launch.restart_per_replay:

@@ -1,6 +1,6 @@
 """Host times and whole-step times of an engine, fitted to a probe of it.
 
-Decode cycles are read where they are certain: gaps between tokens of lone requests (one decode a step), and gaps of a
+Decode cycles are read where they are certain: gaps between tokens of single requests (one decode a step), and gaps of a
 burst of n equal requests between the last first token and the first last token (n decodes a step).
 
 Bottom-up: the part of a cycle beyond the operators is host time, with a constant and a part per sequence. The part of
@@ -117,10 +117,10 @@ def fit_host(probe: Probe, served: CompiledDeployment) -> MeasuredHost:
 def fit_steps(probe: Probe, log: pd.DataFrame | None, most_tokens: int) -> MeasuredSteps | None:
     """Fit whole steps by their contents; return None if the probe has too few.
 
-    Steps with prefill come from the engine's log. If it holds only those of lone requests, a decode in a step with
-    prefill takes what it takes beyond a token in a step of decodes. Without a log they are first tokens of lone prompts
-    of at most `most_tokens`, which run in one step; the time of the shortest beyond a decode step of the same size is
-    not part of the step.
+    Steps with prefill come from the engine's log. If it holds only those of single requests, a decode in a step with
+    prefill takes what it takes beyond a token in a step of decodes. Without a log they are first tokens of single
+    prompts of at most `most_tokens`, which run in one step; the time of the shortest beyond a decode step of the same
+    size is not part of the step.
     """
     cycles = Cycles.of(probe)
     sizes = cycles.sizes()
@@ -161,7 +161,7 @@ def fit_steps(probe: Probe, log: pd.DataFrame | None, most_tokens: int) -> Measu
 
 
 def fit_requests(probe: Probe, served: CompiledDeployment, timer: StepTimer, host: HostTimes = NO_HOST) -> MeasuredHost:
-    """Return `host` with request_s and request_s_per_input_token, fitted to first tokens of lone requests.
+    """Return `host` with request_s and request_s_per_input_token, fitted to first tokens of single requests.
 
     The constant gives the mean of the shorter half of first tokens.
 
@@ -290,7 +290,7 @@ def _shape(n: int, context: float) -> BatchShape:
 
 
 def _lone(run: MeasuredRun) -> list[tuple[float, float]]:
-    """Return (context, seconds) of every decode step of lone requests; the first gap may contain a hand-over.
+    """Return (context, seconds) of every decode step of single requests; the first gap may contain a hand-over.
 
     The steps of a request have its mean gap, because a client that is late for one token is early for the next.
     """

@@ -27,7 +27,7 @@ LOAD_CAPTION: Final = (
     "From a light load to the capacity, at the predicted speed. The dotted line is the rate of the plan."
 )
 
-STAGES_CAPTION: Final = "The stages of a lone job, by what bounds their kernels."
+STAGES_CAPTION: Final = "The stages of a single job, by what bounds their kernels."
 
 #: What bounds the kernels of a stage: attribute of a stage, and its words.
 _BOUNDS: Final = (
@@ -107,7 +107,7 @@ def latency_against_load(plan: NetworkPlan) -> PlotlyFigure:
 
 
 def time_by_stage(plan: NetworkPlan) -> PlotlyFigure:
-    """Return a bar for each stage of a lone job, divided by what bounds its kernels, with the waits for the host."""
+    """Return a bar for each stage of a single job, divided by what bounds its kernels, with the waits for the host."""
     stages = sorted(plan.stages, key=lambda stage: -stage.total_s)
     unit, scale = ("ms", MS) if sum(stage.total_s for stage in stages) < 10.0 else ("s", 1.0)
     parts = [(words, [getattr(stage, name) for stage in stages]) for name, words in _BOUNDS]
@@ -119,7 +119,7 @@ def time_by_stage(plan: NetworkPlan) -> PlotlyFigure:
         for i, (words, values) in enumerate(parts)
         if any(value > 0.0 for value in values)
     ]
-    x_axis = charts.linear_axis("time of a lone job", unit)
+    x_axis = charts.linear_axis("time of a single job", unit)
     height = 40 * max(len(stages), 2)
     return draw(traces, x_axis, names_axis("stage"), -70 / height, barmode="stack", bargap=0.3)
 

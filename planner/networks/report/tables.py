@@ -83,7 +83,7 @@ def load(plan: NetworkPlan) -> TextTable:
 
 
 def stages(plan: NetworkPlan) -> TextTable:
-    """Return a row for each stage of a lone job."""
+    """Return a row for each stage of a single job."""
     total = sum(stage.total_s for stage in plan.stages)
     rows = [
         (

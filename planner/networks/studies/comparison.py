@@ -27,7 +27,7 @@ PLANNED_RATE: Final = "planned jobs/s"
 
 CAPACITY: Final = "capacity, jobs/s"
 
-LONE_JOB: Final = "a lone job"
+SINGLE_JOB: Final = "a single job"
 
 #: Keys of a request that are compared; the deployments contain the network, the hardware and the job.
 _REQUEST_KEYS: Final = ("slo", "rate", "users", "objective", "confidence", "precisions", "seed")
@@ -79,7 +79,7 @@ def figures(a: NetworkPlan, b: NetworkPlan, unit: str, other_unit: str | None = 
         yield Figure("capacity, users", "jobs", a.capacity_users, b.capacity_users, False)
     yield from _latencies(a, b)
     yield Figure("mean wait", "seconds", a.metrics.queue_s.mean, b.metrics.queue_s.mean)
-    yield Figure(LONE_JOB, "seconds", a.metrics.service_s, b.metrics.service_s)
+    yield Figure(SINGLE_JOB, "seconds", a.metrics.service_s, b.metrics.service_s)
     yield Figure("accelerators busy", "share", a.metrics.busy_fraction, b.metrics.busy_fraction, None)
     yield Figure(USD_PER_HOUR, "usd", a.usd_per_hour, b.usd_per_hour)
     if other_unit not in (None, unit):

@@ -136,7 +136,7 @@ def _uses(stages: Sequence[StageRow], batch: int, binding: Binding | None) -> li
         LINK: sum(stage.communication_s for stage in stages),
         HOST: sum(stage.host_s for stage in stages),
     }
-    of = "the time of a lone job" if batch == 1 else f"the time of a batch of {batch}"
+    of = "the time of a single job" if batch == 1 else f"the time of a batch of {batch}"
     if binding is None:
         return [ResourceUse(name, s / total_s, of, name) for name, s in parts.items() if s > 0.0]
     return [

@@ -22,7 +22,7 @@ from planner.networks.mix import read_jobs
 from planner.networks.request import NetworkRequest
 from planner.networks.schema import NetworkAnswer, NetworkPlan
 from planner.networks.service import JobService
-from planner.networks.studies.comparison import CAPACITY, LONE_JOB, PLANNED_RATE, figures, setup_differs
+from planner.networks.studies.comparison import CAPACITY, PLANNED_RATE, SINGLE_JOB, figures, setup_differs
 from planner.problem.reproduction import digest
 from planner.problem.tariff import require_price
 from planner.studies.comparison import USD_PER_HOUR, Figure, PlanComparison
@@ -197,7 +197,7 @@ def check_calibration(answer: NetworkAnswer, plan: NetworkPlan, builder: PlanBui
     """Refuse an answer whose prices are not those of this machine.
 
     Raises:
-        InputError: The seconds of a lone job differ from those in the answer.
+        InputError: The seconds of a single job differ from those in the answer.
     """
     request = answer.request
     service = JobService(read_jobs(load_network(request.model), request.job, request.steps), request.engine)
@@ -205,7 +205,7 @@ def check_calibration(answer: NetworkAnswer, plan: NetworkPlan, builder: PlanBui
     if abs(here_s / plan.metrics.service_s - 1.0) > 1e-6:
         rule = "the answer was made with another calibration or version: plan again"
         made, here = answer.reproduce.calibration, digest(builder.assessor.evaluator.service.fingerprint)
-        took = f"a lone job took {seconds(plan.metrics.service_s)}, here {seconds(here_s)}"
+        took = f"a single job took {seconds(plan.metrics.service_s)}, here {seconds(here_s)}"
         raise InputError(rule, f"{took}; {made}, here {here}")
 
 
@@ -217,7 +217,7 @@ def _figures_without_load(
     known = {
         PLANNED_RATE: jobs_per_s,
         CAPACITY: builder.capacity(candidate) if fits else None,
-        LONE_JOB: service.seconds(candidate.setup) if fits else None,
+        SINGLE_JOB: service.seconds(candidate.setup) if fits else None,
         USD_PER_HOUR: builder.assessor.usd_per_hour(candidate),
     }
     for figure in figures(plan, plan, unit):

@@ -68,7 +68,7 @@ def _recommended(answer: NetworkAnswer, plan: NetworkPlan) -> dict[str, Any]:
         "tables": [
             {"title": "Under load", "table": asdict(tables.load(plan))},
             {"title": "Latency of jobs", "table": asdict(tables.latencies(plan))},
-            {"title": "Stages of a lone job", "table": asdict(tables.stages(plan))},
+            {"title": "Stages of a single job", "table": asdict(tables.stages(plan))},
             {"title": "Carbon by grid", "table": asdict(tables.carbon(plan, unit))},
         ],
         "alternatives": [

@@ -90,7 +90,7 @@ def test_a_stored_model_is_the_same_to_the_precision_of_its_arrays() -> None:
 
 
 def test_public_rows_are_those_of_the_scan_alone(public_data: Path) -> None:
-    """SGLang on B200: the convolution before a scan is another row, and a lone prompt of 8,192 tokens over eight heads
+    """SGLang on B200: the convolution before a scan is another row, and one prompt of 8,192 tokens over eight heads
     takes more than twice as long as its share of 16."""
     tables = public_data / "profiles" / "aiconfigurator"
     rows = read_family(tables, "b200_sxm", "linear_attention", "sglang")

@@ -32,7 +32,7 @@ def lines(task: int, at_s: float, prompt: tuple[int, float], output: tuple[int, 
 
 
 def test_requests_and_the_steps_of_lone_ones(tmp_path: Path) -> None:
-    """A lone request across the full minute; two that overlap; one of a single token."""
+    """A single request across the full minute; two that overlap; one of a single token."""
     log = tmp_path / "server.log"
     pair = lines(1, 70.0, (96, 40.0), (24, 230.0)) + lines(2, 70.01, (96, 80.0), (24, 230.0))
     log.write_text("starting\n" + lines(0, 59.99, (21, 24.17), (8, 16.84)) + pair + lines(3, 80.0, (40, 9.0), (1, 0.0)))

@@ -45,7 +45,7 @@ def test_a_tighter_limit_never_raises_the_capacity(batched: bool) -> None:
         capacity_per_s(world(lambda n: 0.8 + 0.2 * n, slo=f"e2e.p90={limit}s"), candidate)
         for limit in (0.9, 1.2, 1.7, 2.5, 4, 8)
     ]
-    assert found[0] == 0.0  # a lone job takes 1 s
+    assert found[0] == 0.0  # a single job takes 1 s
     assert found[1] > 0.0
     assert all(low <= high * 1.021 for low, high in pairwise(found))  # bisection leaves 2 %
 

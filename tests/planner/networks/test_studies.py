@@ -77,7 +77,7 @@ def test_a_change_that_cannot_serve_the_rate_keeps_the_figures_that_are_known(an
     assert figures["planned jobs/s"].b == 1e5
     assert figures["capacity, jobs/s"].b == pytest.approx(best.capacity_requests_per_s, rel=0.05)
     assert figures["$ per hour"].b == best.usd_per_hour
-    assert figures["a lone job"].b == figures["a lone job"].a
+    assert figures["a single job"].b == figures["a single job"].a
     assert figures["e2e.p90"].b is None
     too_large = {f.name: f.b for f in change(answer, keys={"max_batch": 100_000}).comparison.figures}
     assert too_large["capacity, jobs/s"] is None
@@ -108,7 +108,7 @@ def test_whatif_counts_units_as_plan_does(answer: NetworkAnswer) -> None:
 )
 def test_each_kind_of_change_moves_a_lone_job(answer: NetworkAnswer, given: dict[str, Any], faster: bool) -> None:
     found = change(answer, requests_per_s=10.0, **given)
-    alone = next(f for f in found.comparison.figures if f.name == "a lone job")
+    alone = next(f for f in found.comparison.figures if f.name == "a single job")
     assert (alone.b < alone.a) == faster
 
 
@@ -158,14 +158,14 @@ def test_explain_names_what_binds_and_what_it_would_take(file: Path, capsys: pyt
     assert max(gains, key=gains.__getitem__) in binding
     assert any("cheapest that holds 300 jobs/s" in line for line in found["why"])
     assert found["more_capacity"]["goal_requests_per_s"] > 300
-    assert {use["of"] for use in found["uses"] if use["of"]} == {"the time of a lone job"}  # no batches of several
+    assert {use["of"] for use in found["uses"] if use["of"]} == {"the time of a single job"}  # no batches of several
     held = [change for change in found["more_capacity"]["changes"] if change["holds"]]
     assert held
     assert len({change["words"] for change in held}) == len(held)  # no plan twice
 
 
 def test_the_shares_of_resources_are_those_of_the_batches_of_the_plan() -> None:
-    """Weights are read once for all jobs of a batch, so that batches are bound by arithmetic more than lone jobs."""
+    """Weights are read once for all jobs of a batch, so that batches are bound by arithmetic more than single jobs."""
     keys = {"model": "bge-large", "hardware": "l40s", "slo": "e2e.p99=100ms", "rate": 2000, "max_batch": 32}
     batched = plan_network(network_request(KEYS | keys))
     found = explain_network(batched)

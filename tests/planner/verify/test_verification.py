@@ -327,7 +327,7 @@ def test_another_rate_is_predicted_for_itself(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_loads_are_read_from_arrivals_alone() -> None:
-    """Closed loops show themselves by requests that follow the end of another one; lone open-loop requests do not."""
+    """Closed loops show themselves by requests that follow the end of another one; single open-loop requests do not."""
     loop = replace(vllm_bench.read_vllm_bench(closed(6), "r"), offered=UNSTATED)
     assert load_of(loop).concurrency == 6
     alone = replace(vllm_bench.read_vllm_bench(closed(1, 40), "r"), offered=UNSTATED)

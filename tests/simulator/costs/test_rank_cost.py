@@ -117,7 +117,7 @@ def test_one_long_prompt_holds_up_all_ranks_but_only_once() -> None:
     )
     assert price.ranks_segment([prompt, decodes, decodes, decodes])[0] == pytest.approx(expected, rel=1e-12)
     balanced = together([prompt, decodes, decodes, decodes]).with_counts(ranks=())
-    assert price.cycle_s(balanced) == pytest.approx(expected, rel=0.02)  # a lone prompt sits on one rank there, too
+    assert price.cycle_s(balanced) == pytest.approx(expected, rel=0.02)  # a single prompt sits on one rank there, too
 
 
 def plant(**keys: Any) -> CompiledDeployment:

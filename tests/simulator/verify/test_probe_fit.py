@@ -93,7 +93,7 @@ def test_whole_steps_without_a_log(engine: CompiledDeployment, probe: Probe) -> 
 
 
 def lone_log(engine: CompiledDeployment, probe: Probe) -> pd.DataFrame:
-    """The engine's own times of the steps of lone requests, as llama.cpp's server writes them."""
+    """The engine's own times of the steps of single requests, as llama.cpp's server writes them."""
     rows = []
     for n in probe.lone.input_tokens.astype(int).tolist():
         prompt = BatchShape(prefill_tokens=n, prefill_pairs=n * n / 2, prefill_chunks=1, logits=1)
@@ -124,7 +124,7 @@ def test_time_outside_the_engine_is_no_part_of_its_steps(
 
 
 def test_messages_of_several_tokens_are_left_out(engine: CompiledDeployment, probe: Probe) -> None:
-    """Two gaps of every other lone request made one: its steps are not counted as slow ones."""
+    """Two gaps of every other single request made one: its steps are not counted as slow ones."""
     gaps, merged = probe.lone.gaps(), []
     for i, own in enumerate(gaps):
         merged.append(np.concatenate([[own[0] + own[1]], own[2:]]) if i % 2 else own)

@@ -1,4 +1,4 @@
-/** The estimate while one types: does it fit, what binds, a lone request, and a first guess of GPUs and dollars. */
+/** The estimate while one types: does it fit, what binds, a single request, and a first guess of GPUs and dollars. */
 
 import { call } from "/static/js/api.js";
 import { cards, el, fill, memoryBar, problemNote, sentence } from "/static/js/parts.js";
