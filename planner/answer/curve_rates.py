@@ -30,17 +30,21 @@ def higher_rates(rate_per_s: float, speed: float, slowest: float) -> tuple[float
     speed that decides, and one that the slowest steps do not exceed.
 
     Args:
-        rate_per_s: The rate, requests per second.
+        rate_per_s: The rate, requests per second; 0, of users that are never answered, has no other rates.
         speed: Factor on the time of a step at the confidence of the request, at least 1.
         slowest: The same of the slowest steps that count, at least `speed`.
     """
+    if not rate_per_s:
+        return ()
     next_per_s = rate_per_s * _LEAST_APART
     slower = () if slowest <= 1 else (next_per_s * speed, _at_least(rate_per_s * slowest))
     return tuple(sorted({_at_least(next_per_s), *slower}))
 
 
 def lower_rates(rate_per_s: float) -> tuple[float, ...]:
-    """Return the rates below a rate whose latencies show the effect of faster steps, ascending."""
+    """Return the rates below a rate whose latencies show the effect of faster steps, ascending; none below 0."""
+    if not rate_per_s:
+        return ()
     return tuple(sorted({_at_most(rate_per_s * share, steps) for share, steps in _BELOW}))
 
 
