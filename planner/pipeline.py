@@ -100,7 +100,7 @@ def make_plan(
         entries = (
             _with_another_kind(entries, ranked.plans) if entries else _with_all_seeds(plan_evaluator, ranked.plans)
         )
-    refusal = None
+    entries, refusal = with_ties(request, plan_evaluator, entries), None
     if not entries:
         ranked = ranked.refuted()
         refuser = Refuser(request, plan_evaluator, elsewhere, partial(first_plan_on, request, elsewhere, workers))
@@ -112,7 +112,7 @@ def make_plan(
         request=request,
         feasible=bool(entries),
         best=entries[0].plan if entries else None,
-        alternatives=[entry.plan for entry in with_ties(request, plan_evaluator, entries)[1:]],
+        alternatives=[entry.plan for entry in entries[1:]],
         pareto=pareto(entries),
         infeasible=refusal,
         search=summary,

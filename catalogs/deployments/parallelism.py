@@ -70,8 +70,8 @@ def _spread_experts(replicas: int, layout: Layout, hardware: Hardware) -> tuple[
     the node to itself, it is taken to mean all accelerators of the node, with tensor-parallel attention, as in
     published runs.
     """
-    lone = replicas * layout.accelerators == 1
-    if not (layout.expert_parallel and lone and hardware.n_nodes == 1 and hardware.accelerators_per_node > 1):
+    single = replicas * layout.accelerators == 1
+    if not (layout.expert_parallel and single and hardware.n_nodes == 1 and hardware.accelerators_per_node > 1):
         return layout, ()
     count = hardware.accelerators_per_node
     notice = f"expert_parallel has no effect on one accelerator: assumed tensor_parallel {count} ({hardware.text})"

@@ -41,7 +41,7 @@ def parse_hardware(text: str) -> Hardware:
         first = next((name for name in plain.split(",") if name not in ("", "any", "all")), "h100x8")
         raise InputError("one kind of hardware is named here, not several", text, first)
     if "+" in plain:
-        near = plain.partition("+")[0] or "h100x8"
+        near = _valid_or_usual(plain.partition("+")[0])
         raise InputError("a deployment has one kind of hardware", text, near, "`plan --hw A,B` compares several kinds")
     if plain in ("any", "all"):
         raise InputError("one kind of hardware is named here", text, "h100x8", "`plan --hw any` compares all kinds")
@@ -68,6 +68,14 @@ def parse_hardware(text: str) -> Hardware:
         notice = f"{plain} is {nodes} nodes of one {file.name} each; one node of {nodes} is {file.name}x{nodes}"
         return replace(found, notices=(notice,))
     return found
+
+
+def _valid_or_usual(text: str) -> str:
+    """Return a text that names hardware, or that of a usual node."""
+    try:
+        return parse_hardware(text).text
+    except InputError:
+        return "h100x8"
 
 
 def _file_of(name: str, text: str) -> files.HardwareFile:

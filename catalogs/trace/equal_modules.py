@@ -183,7 +183,7 @@ class ResultTensor:
 
 
 class CallResults:
-    """How to make the results of a call anew."""
+    """How to make the results of a call again."""
 
     def __init__(self, result: Any, arguments: CallArguments) -> None:
         """Read the results of a call.

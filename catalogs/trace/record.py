@@ -277,7 +277,7 @@ FEWEST_OPERATORS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """What one call of a module did: its operators, what lived before it, and how to make its results anew."""
+    """What one call of a module did: its operators, what lived before it, and how to make its results again."""
 
     module: str
     operators: list[RecordedOperator]
@@ -348,7 +348,7 @@ class _Calls:
         return result
 
     def _repeat(self, known: _Call, arguments: CallArguments) -> Any:
-        """Record what an equal call did, and return its results anew."""
+        """Record what an equal call did, and return its results again."""
         recorder = self.recorder
         elements = recorder.live_elements - known.live.elements
         fixed = recorder.live_bytes - known.live.fixed_bytes

@@ -109,14 +109,14 @@ class ConfirmedCapacity:
                 break
             lower_per_s = max(at.requests_per_s / step, self._light_per_s)
             found_per_s, _ = self._confident_rate(lower_per_s, at)
-            at = self._point(found_per_s or lower_per_s)
+            at = self._point(max(found_per_s or lower_per_s, self._light_per_s))
         around = self._around(at)
         self.seen += around
         return at, limit, around
 
     @property
     def _light_per_s(self) -> float:
-        """Return a rate at which requests rarely overlap: below it, nothing is surer."""
+        """Return a rate at which requests rarely overlap: a lower rate does not raise the confidence."""
         return self.rates.evaluator.light_requests_per_s(self.candidate)
 
     def _around(self, at: PlanPoint) -> list[Verdict]:

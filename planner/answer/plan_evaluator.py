@@ -107,10 +107,10 @@ class PlanEvaluator:
         return found if found.holds else None
 
     def meets_request(self, candidate: Candidate) -> bool:
-        """Return whether a candidate meets the request with all seeds, as `entry_that_holds` finds.
+        """Return whether a candidate meets the request with all seeds, without determining its capacity.
 
-        Its capacity is not determined. Without a required rate, a candidate that is confirmed at a light load has some
-        capacity.
+        At a required rate the verdict is that of `entry_that_holds`. Without one, a light load decides: a candidate
+        that is confirmed there has some capacity.
         """
         rate = self.tester.nominal_per_s(candidate)
         if rate is None:

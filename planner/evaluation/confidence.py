@@ -134,7 +134,7 @@ class LatencyCurve:
 
 #: A limit that is at least this many times the latency at the capacity is not what limits it. A judgement: the queue
 #: then grows without limit a few per cent above this rate.
-_FAR_FROM_LIMIT: Final = 4.0
+_LIMIT_TO_LATENCY: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class Confidence:
 
         It can only rise to its limit just above this rate because the queue grows without limit there.
         """
-        return self.at_confidence_s is not None and self.at_confidence_s * _FAR_FROM_LIMIT <= limit_s
+        return self.at_confidence_s is not None and self.at_confidence_s * _LIMIT_TO_LATENCY <= limit_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,7 +266,7 @@ NOTHING_MEASURED: Final = (
 
 
 def measured_words(evaluator: SimulatedEvaluator) -> str:
-    """Return what is measured of the operators of the candidates, in words, where not all families were measured.
+    """Return which operators of the candidates have tables, measured or borrowed, where not all families have them.
 
     A family counts with the data types and sizes that the model has in some precision and layout, as in the evidence
     of a plan, and not because other models of the same hardware have measured rows of it.

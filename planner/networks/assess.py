@@ -140,8 +140,8 @@ class JobAssessor:
 
         Users who think Z seconds and wait R seconds send N / (Z + R) jobs per second, of which full batches serve no
         more than the jobs per second of the bound. Of a candidate that meets its limits, R is taken to be below the
-        largest of those on a mean or a high percentile, below which the mean lies. Without such a limit there is no
-        bound.
+        largest of those on a mean or a high percentile, below which the mean lies. Without such a limit, and at most,
+        the bound is the most users that are simulated: of plans that hold those, none holds more.
         """
         if not self.compares_loads:
             return 0.0
@@ -155,7 +155,7 @@ class JobAssessor:
             return per_s
         above_mean_s = [s.limit_s for s in self.request.objectives if s.quantile is None or s.quantile >= HIGH_QUANTILE]
         users = per_s * (self.request.think_s + max(above_mean_s, default=math.inf))
-        return min(users, float(self.most_users))  # of plans that hold the most that are simulated, none holds more
+        return min(users, float(self.most_users))
 
     def _holds(self, candidate: JobCandidate, load: float) -> bool:
         """Return whether a candidate meets the objectives at a rate, or under this number of users."""

@@ -31,7 +31,7 @@ SIMULATED: Final = "Simulated with the calibration and seed of the answer. Inter
 _NEAR: Final = 1.1
 
 #: Below this share of its limit, an objective counts as far from it. A judgement.
-_FAR_FROM_LIMIT: Final = 0.8
+_FAR_FROM_LIMIT_SHARE: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def near_miss_words(
     if requests_per_s is None or missed_per_s is None or missed_per_s > _NEAR * requests_per_s:
         return ""
     largest = max((row.excess()[0] for row in rows), default=0.0)
-    if not 0.0 < largest < _FAR_FROM_LIMIT:
+    if not 0.0 < largest < _FAR_FROM_LIMIT_SHARE:
         return ""
     tightest = f"with {percent(confidence)} confidence the tightest objective is at {percent(largest)} of its limit"
     higher = missed_per_s / requests_per_s - 1

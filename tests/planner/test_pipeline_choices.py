@@ -542,6 +542,27 @@ def test_only_alternatives_that_tie_and_are_less_simple_are_called_a_tie() -> No
     assert [e.plan.ties for e in plans] == [False, True, False, False]
 
 
+def test_at_a_required_rate_plans_of_equal_price_are_compared_by_their_capacity() -> None:
+    """A simpler plan of equal price that just carries the rate replaced one that carries four times as much."""
+    complex_ = replace(A, kv_dtype="fp8")
+    found = [outcome(c, -rate, rate=rate) for c, rate in ((complex_, 10.0), (C, 8.0))]
+    for capacity, order in ((2.5, [complex_, C]), (9.9, [C, complex_]), (12.0, [C, complex_])):
+        plans, measured = entries(found, request("cost", 1.0), capacities={complex_: 10.0, C: capacity})
+        assert plans == order
+        marked = [measured.entry(c, None, BEST) for c in plans]
+        marked = [replace(e, plan=PlanWithTies(e.plan.usd_per_hour)) for e in marked]  # type: ignore[arg-type]
+        ties = recommendation.with_ties(request("cost", 1.0), measured, marked)[1].plan.ties  # type: ignore[arg-type]
+        assert ties is (capacity == 9.9)
+
+
+def test_an_alternative_is_evaluated_from_its_capacity_and_not_from_the_required_rate() -> None:
+    """A capacity is raised by half at most, so that a start at the required rate hides most of it."""
+    complex_ = replace(A, kv_dtype="fp8")
+    found = [outcome(c, -rate, rate=rate) for c, rate in ((complex_, 10.0), (C, 8.0))]
+    _, measured = entries(found, request("cost", 1.0), capacities={complex_: 10.0, C: 9.9})
+    assert (C, 9.9, BEST) in measured.measured
+
+
 @dataclass
 class PlanWithTies:
     usd_per_hour: float

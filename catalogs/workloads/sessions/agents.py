@@ -1,4 +1,4 @@
-"""Sessions of agents: turns that wait for each other, sub-agents, and contexts that grow and begin anew."""
+"""Sessions of agents: turns that wait for each other, sub-agents, and contexts that grow and begin again."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def load(plan: NetworkPlan) -> TextTable:
     """Return the load of a plan, and how busy it is."""
     metrics, capacity = plan.metrics, capacity_words(plan)
     known = () if capacity is None else (("Capacity", capacity),)
-    limit = () if plan.limited_by is None else (("What limits it", plan.limited_by),)
+    limit = () if plan.limited_by is None else (("Limit of the capacity", plan.limited_by),)
     unused_w = plan.energy.unused_w
     unused = (("Of it, rented accelerators that are not used", kilowatts(unused_w)),) if unused_w else ()
     rows = (

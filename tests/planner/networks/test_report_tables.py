@@ -34,7 +34,7 @@ def test_the_capacity_is_a_rate_or_a_number_of_users(
     )
     rows = dict(load(cast(Any, plan)).rows)
     assert rows.get("Capacity") == words
-    assert ("What limits it" in rows) == (limit is not None)
+    assert ("Limit of the capacity" in rows) == (limit is not None)
     assert not {"none", "unknown"} & set(rows.values())
 
 
