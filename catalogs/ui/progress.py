@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Event, Thread
 from typing import Final
 
@@ -37,15 +37,17 @@ class PlainLines:
         self._thread = Thread(target=self._print, name=f"progress of {title}", daemon=True)
 
     def __enter__(self) -> PlainLines:
-        """Begin to print."""
+        """Begin to print; where there is no memory for another thread, the work goes on without lines."""
         self._shown.append(self)
-        self._thread.start()
+        with suppress(RuntimeError):
+            self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """End the lines; none follows."""
         self._ended.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
         self._shown.remove(self)
 
     def _print(self) -> None:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -82,3 +83,15 @@ def test_a_closed_stderr_does_not_end_the_work(monkeypatch: pytest.MonkeyPatch) 
 
 def test_minutes_are_stated_from_the_first_on() -> None:
     assert [progress._elapsed(value_s) for value_s in (45.2, 75.0, 120.0)] == ["45 s", "1 min 15 s", "2 min 0 s"]
+
+
+def test_work_goes_on_where_there_is_no_memory_for_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job of the server with little memory ended with a defect instead of its limit."""
+
+    def start(_: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Thread, "start", start)
+    with PlainLines("outer") as outer, PlainLines("inner"):
+        outer.text = "1 simulated"
+    assert not PlainLines._shown
