@@ -167,7 +167,7 @@ def check_targets(json_target: str | None, *files: Path | None, html: Path | Non
 
 
 def check_writable(path: Path) -> None:
-    """Check that a file can be written at a path, or a folder made there with its parents.
+    """Check that a file can be written at a path, or that a folder and its parents can be made there.
 
     To find out, an empty file is made beside it and removed again, because permissions alone do not tell, for example
     below /proc. Devices are not tested.

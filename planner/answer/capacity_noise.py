@@ -1,4 +1,4 @@
-"""How much the capacity of a plan depends on the seeds, and a notice where it depends on them strongly.
+"""Estimate how much the capacity of a plan depends on the seeds, and write a notice where it depends on them strongly.
 
 The value of an objective differs between seeds. Where it rises steeply with the rate, this hardly moves the rate at
 which it reaches its limit. Where it rises slowly, as the time to first token of a server that seldom queues, a few per

@@ -240,7 +240,7 @@ class ConfirmedRates:
         return limit
 
     def confirms(self, candidate: Candidate, rate: float, budget: SeedBudget) -> bool:
-        """Return whether the seeds of a budget confirm a rate.
+        """Simulate a candidate at and above a rate, and return whether the seeds of a budget confirm the rate.
 
         Only steps slower than simulated are evaluated: faster ones hardly raise the confidence.
         """

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-#: Factor between neighbouring rates of the grid. A judgement: latencies are interpolated between these rates, and
-#: 12 % is about as far as the capacity of one seed is from that of all seeds.
+#: Factor between neighbouring rates of the grid. A judgement: coarse enough that neighbouring curves share rates, and
+#: fine enough for latencies to be interpolated.
 GRID_STEP: Final = 1.12
 
 #: Least factor between a rate and the next rate of its curve, and between the rate at the speed that decides and the

@@ -17,7 +17,7 @@ R = TypeVar("R")
 
 
 class CellPool(Protocol):
-    """Workers that evaluate cells."""
+    """Evaluates the cells of a matrix, in this process or in others."""
 
     @property
     def n_workers(self) -> int:

@@ -1,4 +1,4 @@
-"""Compute the duration of an engine step of a deployment, compiled once and evaluated millions of times.
+"""Compute the duration of an engine step; a deployment is compiled once, and millions of its steps are evaluated.
 
 Compiling prices the operators of `simulator.layers` at a few hundred nodes and keeps the results in plain Python
 lists. The duration of a step is then

@@ -1,4 +1,4 @@
-"""A step analysed: the document of `plan analyze --json`, with what a roofline chart needs beside it."""
+"""Build the document of an analysed step: that of `plan analyze --json` and the data of the roofline chart."""
 
 from __future__ import annotations
 

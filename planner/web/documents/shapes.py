@@ -41,7 +41,7 @@ class CheckpointItem(TypedDict):
 
 
 class ModelItem(TypedDict):
-    """A model in brief."""
+    """A row of the list of models."""
 
     name: str
     hf_id: str
@@ -59,7 +59,7 @@ class ModelItem(TypedDict):
 
 
 class ModelDocument(ModelItem):
-    """A model in full."""
+    """All facts of one model."""
 
     hidden_size: int
     vocab_size: int
