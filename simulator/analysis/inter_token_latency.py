@@ -104,9 +104,9 @@ def ascending(values: FloatArray, weights: FloatArray) -> IntArray:
     """
     order = np.argsort(values)
     ascending = values[order]
-    tied = np.flatnonzero(ascending[1:] == ascending[:-1])
-    if len(tied):
-        places = np.union1d(tied, tied + 1)
+    same = ascending[1:] == ascending[:-1]
+    if same.any():
+        places = np.flatnonzero(np.append(same, False) | np.append(False, same))
         some = order[places]
         order[places] = some[np.lexsort((some, weights[some], values[some]))]
     return order
