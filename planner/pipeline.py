@@ -37,7 +37,7 @@ from planner.answer.candidate_search import (
 from planner.answer.confirmed_rates import BEST, MOST_REPLICAS, OTHER, SeedBudget
 from planner.answer.evaluated_plan import EvaluatedPlan, pareto
 from planner.answer.hardware_ranking import HardwareRanking, RankedHardware
-from planner.answer.plan_evaluator import PlanEvaluator
+from planner.answer.plan_evaluator import CapacityHint, PlanEvaluator
 from planner.answer.plan_figures import prices_of
 from planner.answer.recommendation import simplest_of_best_first, with_ties
 from planner.answer.refusal import Refuser, least_missed
@@ -138,7 +138,8 @@ def _ranked(searched: GroupSearch, space: _Space, entries: Sequence[EvaluatedPla
     plan_evaluator = searched.plan_evaluator
     sizes = sizes_of(plan_evaluator.prices, space.left)
     result, in_order = searched.result, searched.counted.in_order
-    ranking = HardwareRanking(searched.request, plan_evaluator, in_order, sizes.__getitem__, result.refused)
+    best = entries[0] if entries else None
+    ranking = HardwareRanking(searched.request, plan_evaluator, in_order, sizes.__getitem__, result.refused, best)
     return ranking.rows(space.left, list(space.discards.items()), result.outcomes, entries)
 
 
@@ -259,7 +260,8 @@ def _entries(request: PlanRequest, plan_evaluator: PlanEvaluator, result: Search
     unit_cost = unit_cost_of(request.objective, plan_evaluator.prices, [o.candidate for o in outcomes])
     rank = partial(_rank, plan_evaluator.evaluator, races, unit_cost)
     others = [] if result.interrupted else _others(best, outcomes, rank)
-    rest = plan_evaluator.each(lambda o: plan_evaluator.entry(o.candidate, None, OTHER, _missed_at(o)), others)
+    hints = {o.candidate: CapacityHint(_missed_at(o), first) for o in others}
+    rest = plan_evaluator.each(lambda c: plan_evaluator.entry(c, None, OTHER, hint=hints[c]), list(hints))
     held = [e for e in rest if (e.holds if request.demand.given else e.capacity_requests_per_s is not None)]
     found = simplest_of_best_first(request, plan_evaluator, [first, *held])
     result.refused.update({e.candidate for e in held} - {e.candidate for e in found})

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from planner.answer.confirmed_rates import ConfirmedRates, PlanPoint, SeedBudget
-from planner.evaluation.capacity import TOLERANCE
+from planner.answer.plan_schema import QUEUE
+from planner.evaluation.capacity import TOLERANCE, WIDEN
 from planner.evaluation.confidence import Confidence
 from planner.evaluation.verdict import Verdict
 from planner.problem.candidate import Candidate
@@ -97,7 +98,8 @@ class ConfirmedCapacity:
         at, limit = self._highest_by_curve(start)
         if not self.budget.confirms:
             self.seen += self._around(at)
-            return at, limit, self.seen
+            lower, missed = self._lowered(at)  # the lower rates may make the curve steeper
+            return lower, missed or limit, self.seen
         for step in _reductions():
             slower = self.rates.slower(self.candidate, at.requests_per_s, self.budget.curve)
             self.seen += slower
@@ -136,7 +138,7 @@ class ConfirmedCapacity:
         """
         at, limit = self._lowered(start)
         if limit is None and not self.budget.confirms:
-            return self._raised_once(at)
+            return self._raised(at)
         if limit is None and self.is_capacity:
             _, limit = self._confident_rate(at.requests_per_s * _RAISE, at)  # one seed may meet less than the others
         if limit is not None:
@@ -157,20 +159,28 @@ class ConfirmedCapacity:
                 break
         return reached[-1], limit
 
-    def _raised_once(self, at: PlanPoint) -> tuple[PlanPoint, str | None]:
-        """Return the highest confirmed rate up to `_RAISE` above a confirmed point, and what limits it.
+    def _raised(self, at: PlanPoint) -> tuple[PlanPoint, str | None]:
+        """Return the highest confirmed rate above a confirmed point, and what limits it; None if nothing is known to.
 
-        One seed, from whose capacity the point comes, may meet less than several, with which the winner is raised.
+        It is raised again, by more, only where the curve confirms the highest rate that one step may reach.
         """
-        found_per_s, limit = self._confident_rate(at.requests_per_s * _RAISE, at)
-        least_per_s = at.requests_per_s * (1 + TOLERANCE)
-        if found_per_s is None or found_per_s <= least_per_s:
-            return at, limit
-        higher = self._point(found_per_s)
-        bars = self._bars(higher)
-        if self.rates.meets_confidence(higher.verdict, bars):
-            return higher, limit
-        return self._raised_between(at, found_per_s), self.rates.missed(higher.verdict, bars)
+        limit, step = None, _RAISE
+        for i in range(self.budget.most_raises):
+            highest_per_s = at.requests_per_s * step
+            if i:
+                self._missed_by_one_seed(highest_per_s)  # the curve ends just above the rate itself
+            found_per_s, limit = self._confident_rate(highest_per_s, at)
+            if found_per_s is None or found_per_s <= at.requests_per_s * (1 + TOLERANCE):
+                return at, limit
+            higher = self._point(found_per_s)
+            bars = self._bars(higher)
+            if not self.rates.meets_confidence(higher.verdict, bars):
+                return self._raised_between(at, found_per_s, self.rates.missed(higher.verdict, bars))
+            at = higher
+            if found_per_s < highest_per_s:
+                break
+            step = min(step * _RAISE, WIDEN)
+        return at, limit
 
     def _lowered(self, at: PlanPoint, least_per_s: float = 0.0) -> tuple[PlanPoint, str | None]:
         """Return the first confirmed rate from a start downwards, and what limits it.
@@ -182,7 +192,7 @@ class ConfirmedCapacity:
         for step in _reductions():
             bars = self._bars(at)
             if self.rates.meets_confidence(at.verdict, bars):
-                return self._raised_between(at, unconfirmed_per_s), limit
+                return (at, None) if limit is None else self._raised_between(at, unconfirmed_per_s, limit)
             limit, unconfirmed_per_s = self.rates.missed(at.verdict, bars), at.requests_per_s
             found_per_s, _ = self._confident_rate(at.requests_per_s, at)
             if found_per_s is None:  # the curve must show lower rates
@@ -194,18 +204,31 @@ class ConfirmedCapacity:
             at = self._point(max(rate, self._light_per_s))
         return at, limit
 
-    def _raised_between(self, at: PlanPoint, unconfirmed_per_s: float) -> PlanPoint:
-        """Return a confirmed point, at most a factor of `_BETWEEN` below a rate that is not confirmed.
+    def _raised_between(self, at: PlanPoint, unconfirmed_per_s: float, limit: str) -> tuple[PlanPoint, str]:
+        """Return a confirmed point at most a factor of `_BETWEEN` below a rate that is not confirmed, and its limit.
 
-        A latency curve that rises late may lead from such a rate to one that is far too low.
+        A latency curve that rises late may lead from such a rate to one that is far too low. `limit` is what limits the
+        rate that is not confirmed; a lower one may miss something else.
         """
         while unconfirmed_per_s > at.requests_per_s * _BETWEEN:
-            middle = self._point(math.sqrt(at.requests_per_s * unconfirmed_per_s))
-            if self._is_confirmed(middle):
-                at = middle
-            else:
-                unconfirmed_per_s = middle.requests_per_s
-        return at
+            middle_per_s = math.sqrt(at.requests_per_s * unconfirmed_per_s)
+            missed = None if self.budget.confirms else self._missed_by_one_seed(middle_per_s)
+            if missed is None:
+                middle = self._point(middle_per_s)
+                bars = self._bars(middle)
+                if self.rates.meets_confidence(middle.verdict, bars):
+                    at = middle
+                    continue
+                missed = self.rates.missed(middle.verdict, bars)
+            unconfirmed_per_s, limit = middle_per_s, missed
+        return at, limit
+
+    def _missed_by_one_seed(self, rate_per_s: float) -> str | None:
+        """Return what one run with the allowance misses, or None; the run becomes part of the latency curve."""
+        speed = self.rates.tester.allowance(self.candidate).speed
+        self.seen.append(self.rates.verdict(self.candidate, rate_per_s * speed, self.budget.curve))
+        found = self.rates.verdict(self.candidate, rate_per_s, 1, allow=True)
+        return None if found.met else found.worst.name if found.stable else QUEUE
 
     # ---- by all verdicts so far
 

@@ -69,7 +69,7 @@ class SeedBudget:
 
 BEST: Final = SeedBudget(capacity=4, curve=2, figures=4, whole_cluster=True, confirms=True, most_raises=3)
 
-OTHER: Final = SeedBudget(capacity=1, curve=1, figures=3, whole_cluster=False, confirms=False, most_raises=1)
+OTHER: Final = SeedBudget(capacity=1, curve=1, figures=3, whole_cluster=False, confirms=False, most_raises=6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,26 +251,35 @@ class ConfirmedRates:
     ) -> float | None:
         """Return the highest rate that meets the objectives with the required confidence and one seed.
 
-        The result is None if a light load does not meet them. A short run shows that a light load does if it meets them
-        by a wide margin and a full run meets them at a higher rate. Otherwise all seeds of the budget must confirm it.
+        The result is None if a light load does not meet them (`light_load`), or if only a short run at it does.
         """
 
         def probe(rate: float) -> Verdict:
             seen.append(self.verdict(candidate, rate, 1, allow=True))
             return seen[-1]
 
-        light_per_s = self.evaluator.light_requests_per_s(candidate)
-        short = self.tester.probe(candidate, light_per_s, self.tester.sizes.quick)
-        clear = short.met and short.value_ratio * SHORT_RUN_MARGIN <= 1
-        floor = short if clear else probe(light_per_s)
-        if not floor.met or not (clear or self.confirms(candidate, light_per_s, budget)):
+        floor = self.light_load(candidate, budget, seen)
+        if floor is None:
             return None
         guess, hopeless = guess_per_s or self.tester.start_per_s(candidate), partial(self.tester.hopeless, candidate)
         step = WIDEN if guess_per_s is None else _STEP_FROM_MISSED
         found = find_capacity(probe, guess, floor, hopeless=hopeless, first_step=step)
-        if found.at_capacity is short and not probe(light_per_s).met:
-            return None
+        if found.at_capacity is floor and floor not in seen and not probe(floor.requests_per_s).met:
+            return None  # only a short run has met it
         return found.requests_per_s
+
+    def light_load(self, candidate: Candidate, budget: SeedBudget, seen: list[Verdict]) -> Verdict | None:
+        """Return the verdict at a light load, or None if a light load does not meet the objectives.
+
+        A short run decides if it meets them by a wide margin. Otherwise a full run, which is added to `seen`, and all
+        seeds of the budget must confirm the rate.
+        """
+        light_per_s = self.evaluator.light_requests_per_s(candidate)
+        short = self.tester.probe(candidate, light_per_s, self.tester.sizes.quick)
+        if short.met and short.value_ratio * SHORT_RUN_MARGIN <= 1:
+            return short
+        seen.append(self.verdict(candidate, light_per_s, 1, allow=True))
+        return seen[-1] if seen[-1].met and self.confirms(candidate, light_per_s, budget) else None
 
     def confident_rate(
         self, highest_per_s: float, at: PlanPoint, seen: Sequence[Verdict]

@@ -19,7 +19,7 @@ from catalogs.io.json_block import JsonBlock
 from catalogs.ui.words import counted, dollars
 from planner.answer.confirmed_rates import OTHER
 from planner.answer.evaluated_plan import EvaluatedPlan, objective_value
-from planner.answer.plan_evaluator import PlanEvaluator
+from planner.answer.plan_evaluator import CapacityHint, PlanEvaluator
 from planner.answer.plan_schema import Evidence, Plan, estimate_sentence
 from planner.economics.money import offer_words, rented_words
 from planner.evaluation.closed_forms.bounds import MEMORY, NOT_ADMITTED, NOT_RENTED, REQUEST_LENGTH, Discard
@@ -153,6 +153,7 @@ class HardwareRanking:
         in_order: Returns candidates in order of promise.
         size: Returns the size of a candidate: US dollars per hour, or accelerators.
         refused: Candidates that miss the request with all seeds of a winner.
+        best: The recommended plan, if there is one: estimates are taken to be as far off as its own.
     """
 
     request: PlanRequest
@@ -160,6 +161,7 @@ class HardwareRanking:
     in_order: Callable[[Sequence[Candidate]], list[Candidate]]
     size: Callable[[Candidate], float]
     refused: Collection[Candidate] = ()
+    best: EvaluatedPlan | None = None
 
     def rows(
         self,
@@ -263,7 +265,7 @@ class HardwareRanking:
             if verdict.clearly_missed or not verdict.met:
                 found.miss(candidate, verdict)
                 continue
-            entry = self.plan_evaluator.entry(candidate, None, OTHER)
+            entry = self.plan_evaluator.entry(candidate, None, OTHER, hint=CapacityHint(like=self.best))
             if entry.met and entry.survives and entry.capacity_requests_per_s is not None:
                 return entry
             found.miss(candidate, entry.verdict)

@@ -5,6 +5,7 @@ Besides the objectives, a plan has latency curves over the rate and latency dist
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -51,6 +52,23 @@ _BY_FASTER_STEPS: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
+class CapacityHint:
+    """What is known of the capacity of a candidate before it is simulated with several seeds.
+
+    Attributes:
+        missed_per_s: A rate that one seed has missed, requests per second; None: none is known.
+        like: A plan whose capacity is confirmed. The estimate of the candidate is taken to be as far off as that of
+            this plan.
+    """
+
+    missed_per_s: float | None = None
+    like: EvaluatedPlan | None = None
+
+
+NO_HINT: Final = CapacityHint()
+
+
+@dataclass(frozen=True, slots=True)
 class PlanEvaluator:
     """Simulates the plans of one request in detail.
 
@@ -72,9 +90,9 @@ class PlanEvaluator:
         candidate: Candidate,
         start_per_s: float | None,
         budget: SeedBudget,
-        guess_per_s: float | None = None,
         *,
         start_is_capacity: bool = False,
+        hint: CapacityHint = NO_HINT,
     ) -> EvaluatedPlan:
         """Return the plan at the required rate, or at its capacity: the highest rate with the required confidence.
 
@@ -86,11 +104,11 @@ class PlanEvaluator:
             candidate: The candidate.
             start_per_s: A rate near the capacity that one seed meets, if known.
             budget: The numbers of seeds.
-            guess_per_s: Without a start, the rate at which its search begins; by default that of a full batch.
             start_is_capacity: Whether the start is the highest rate that one seed meets, and not only near it.
+            hint: What is known of the capacity without a start.
         """
         required = self._at_required(candidate, budget)
-        return self._entry(candidate, start_per_s, budget, guess_per_s, required, start_is_capacity)
+        return self._entry(candidate, start_per_s, budget, required, start_is_capacity, hint)
 
     def entry_that_holds(
         self, candidate: Candidate, start_per_s: float | None, budget: SeedBudget, *, start_is_capacity: bool = False
@@ -103,7 +121,7 @@ class PlanEvaluator:
         required = None if rate is None else self._confirmed(candidate, rate, budget)
         if rate is not None and required is None:
             return None
-        found = self._entry(candidate, start_per_s, budget, None, required, start_is_capacity)
+        found = self._entry(candidate, start_per_s, budget, required, start_is_capacity)
         return found if found.holds else None
 
     def meets_request(self, candidate: Candidate) -> bool:
@@ -149,13 +167,13 @@ class PlanEvaluator:
         candidate: Candidate,
         start_per_s: float | None,
         budget: SeedBudget,
-        guess_per_s: float | None,
         at_required: tuple[PlanPoint, list[Verdict]] | None,
         start_is_capacity: bool,
+        hint: CapacityHint = NO_HINT,
     ) -> EvaluatedPlan:
         """Return the plan (see `entry`), given what is simulated at and around the required rate."""
         probes: list[Verdict] = []
-        start = start_per_s or self.rates.start(candidate, guess_per_s, budget, probes)
+        start = start_per_s or self._start(candidate, budget, hint, probes)
         is_capacity = start_per_s is None or start_is_capacity
         if at_required is None:
             rate = start or self.tester.floor_per_s(candidate)
@@ -197,6 +215,24 @@ class PlanEvaluator:
         if survival is not None:
             plan = plan.model_copy(update={"survival": survival})
         return EvaluatedPlan(candidate, rate, capacity, verdict, plan, met, survival is None or survival.met)
+
+    def _start(
+        self, candidate: Candidate, budget: SeedBudget, hint: CapacityHint, probes: list[Verdict]
+    ) -> float | None:
+        """Return the rate at which the search for a confirmed capacity begins; None if a light load is not confirmed.
+
+        It is the estimate that a plan with a known capacity corrects, or else the highest rate that one seed meets.
+        """
+        like, missed_per_s, guess = hint.like, hint.missed_per_s, 0.0
+        if like is not None and like.capacity_requests_per_s is not None:
+            guess = self.tester.guess_like_per_s(candidate, like.candidate, like.capacity_requests_per_s)
+        if not guess:
+            return self.rates.start(candidate, missed_per_s, budget, probes)
+        light = self.rates.light_load(candidate, budget, probes)
+        if light is None:
+            return None
+        most_per_s = min(missed_per_s or math.inf, self.evaluator.fluid_requests_per_s(candidate))
+        return max(min(guess, most_per_s), light.requests_per_s)
 
     def is_confirmed(self, candidate: Candidate, rate_per_s: float) -> bool:
         """Return whether every objective is met at a rate with the required confidence, by the seeds of a best plan."""

@@ -247,9 +247,17 @@ class CandidateTester:
         `like` is a plan with a known capacity: the estimate is then taken to be as far off as that of this plan.
         """
         fluid, guess = self.evaluator.fluid_requests_per_s(candidate), self.guessed_capacity_per_s(candidate)
-        if like is not None and guess > 0 and (known := self.guessed_capacity_per_s(like.candidate)) > 0:
-            guess *= like.requests_per_s / known
+        if like is not None:
+            guess = self.guess_like_per_s(candidate, like.candidate, like.requests_per_s) or guess
         return min(guess, fluid) or fluid
+
+    def guess_like_per_s(self, candidate: Candidate, known: Candidate, capacity_per_s: float) -> float:
+        """Return the estimated capacity if the estimate is as far off as that of a candidate whose capacity is known.
+
+        The result is 0 if either of the two is estimated to miss an objective at a light load.
+        """
+        theirs_per_s = self.guessed_capacity_per_s(known)
+        return self.guessed_capacity_per_s(candidate) * capacity_per_s / theirs_per_s if theirs_per_s > 0 else 0.0
 
     def floor_per_s(self, candidate: Candidate) -> float:
         """Return the least rate at which a candidate must meet the objectives: the required rate, or a light load."""
