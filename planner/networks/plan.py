@@ -19,9 +19,9 @@ from planner.answer.answer_schema import SearchSummary
 from planner.networks.assess import JobAssessor, NetworkOutcome
 from planner.networks.counts import CandidateCounts
 from planner.networks.evaluation import JobEvaluator
-from planner.networks.measure import PlanBuilder, SizedCandidate
 from planner.networks.merit import Merit
 from planner.networks.mix import JobMix, read_jobs
+from planner.networks.plan_builder import PlanBuilder, SizedCandidate
 from planner.networks.refusal import refuse
 from planner.networks.reproduction import reproduce
 from planner.networks.request import NetworkRequest

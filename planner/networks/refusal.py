@@ -13,7 +13,7 @@ from catalogs.ui.words import counted, digits, percent
 from planner.answer.answer_schema import Suggestion
 from planner.answer.more_hardware import NEIGHBOURS
 from planner.networks.candidate import price_of
-from planner.networks.measure import PlanBuilder, SizedCandidate
+from planner.networks.plan_builder import PlanBuilder, SizedCandidate
 from planner.networks.request import NetworkRequest
 from planner.networks.schema import NetworkPlan, NetworkRefusal
 from planner.networks.search import KindSearch

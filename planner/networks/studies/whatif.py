@@ -17,8 +17,8 @@ from planner.networks.assess import JobAssessor
 from planner.networks.candidate import JobCandidate, Setup
 from planner.networks.evaluation import JobEvaluator
 from planner.networks.job import BATCH
-from planner.networks.measure import PlanBuilder
 from planner.networks.mix import read_jobs
+from planner.networks.plan_builder import PlanBuilder
 from planner.networks.request import NetworkRequest
 from planner.networks.schema import NetworkAnswer, NetworkPlan
 from planner.networks.service import JobService
