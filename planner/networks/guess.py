@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, replace
 
 from catalogs.ui.words import counted, percent, seconds
-from planner.networks.assess import JobAssessor
 from planner.networks.candidate import JobCandidate
+from planner.networks.job_assessor import JobAssessor
 from planner.networks.merit import Merit, preferred
 from planner.networks.plan import NetworkPlanner
 from planner.networks.request import NetworkRequest

@@ -16,9 +16,9 @@ from catalogs.networks.files import load_network
 from catalogs.ui.words import counted, digits
 from catalogs.units import HOUR_S
 from planner.answer.answer_schema import SearchSummary
-from planner.networks.assess import JobAssessor, NetworkOutcome
 from planner.networks.counts import CandidateCounts
 from planner.networks.evaluation import JobEvaluator
+from planner.networks.job_assessor import JobAssessor, NetworkOutcome
 from planner.networks.merit import Merit
 from planner.networks.mix import JobMix, read_jobs
 from planner.networks.plan_builder import PlanBuilder, SizedCandidate

@@ -13,10 +13,10 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.networks.files import load_network
 from catalogs.ui.words import counted, digits, gigabytes, human_s, seconds, sure_percent, unused_accelerators_words
 from planner.economics.money import offer_words
-from planner.networks.assess import JobAssessor
 from planner.networks.candidate import JobCandidate, Setup
 from planner.networks.evaluation import JobEvaluator
 from planner.networks.job import BATCH
+from planner.networks.job_assessor import JobAssessor
 from planner.networks.mix import read_jobs
 from planner.networks.plan_builder import PlanBuilder
 from planner.networks.request import NetworkRequest

@@ -9,10 +9,10 @@ from typing import Any
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.networks.files import load_network
 from catalogs.workloads.jobs import NetworkJob
-from planner.networks.assess import JobAssessor
 from planner.networks.candidate import JobCandidate, Setup
 from planner.networks.evaluation import JobEvaluator
 from planner.networks.job import PlannedJob
+from planner.networks.job_assessor import JobAssessor
 from planner.networks.mix import JobMix
 from planner.networks.request import NetworkRequest, network_request
 from planner.networks.service import JobService
