@@ -13,11 +13,11 @@ from catalogs.ui.words import counted, digits, percent
 from planner.answer.answer_schema import Suggestion
 from planner.answer.more_hardware import NEIGHBOURS
 from planner.networks.candidate import price_of
+from planner.networks.job_service import JobService
 from planner.networks.plan_builder import PlanBuilder, SizedCandidate
 from planner.networks.request import NetworkRequest
 from planner.networks.schema import NetworkPlan, NetworkRefusal
 from planner.networks.search import KindSearch
-from planner.networks.service import JobService
 from planner.networks.space import is_too_slow
 from planner.problem.slo import Slo
 

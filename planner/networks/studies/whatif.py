@@ -17,11 +17,11 @@ from planner.networks.candidate import JobCandidate, Setup
 from planner.networks.evaluation import JobEvaluator
 from planner.networks.job import BATCH
 from planner.networks.job_assessor import JobAssessor
+from planner.networks.job_service import JobService
 from planner.networks.mix import read_jobs
 from planner.networks.plan_builder import PlanBuilder
 from planner.networks.request import NetworkRequest
 from planner.networks.schema import NetworkAnswer, NetworkPlan
-from planner.networks.service import JobService
 from planner.networks.studies.comparison import CAPACITY, PLANNED_RATE, SINGLE_JOB, figures, setup_differs
 from planner.problem.reproduction import digest
 from planner.problem.tariff import require_price

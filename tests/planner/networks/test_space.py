@@ -9,9 +9,9 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.networks.files import load_network
 from planner.networks.candidate import Setup
 from planner.networks.job import PlannedJob
+from planner.networks.job_service import JobService
 from planner.networks.mix import JobMix, read_jobs
 from planner.networks.request import network_request
-from planner.networks.service import JobService
 from planner.networks.space import Space, is_too_slow, make_space, splits
 from simulator.networks.job import JobPrice
 from tests.planner.networks.known_jobs import KnownService, ask
@@ -91,7 +91,7 @@ def test_an_unknown_precision_of_the_hardware_is_refused() -> None:
 
 
 def test_a_job_beyond_the_memory_is_refused_without_pricing_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.networks.service.price_job", lambda *_: pytest.fail("a job was priced"))
+    monkeypatch.setattr("planner.networks.job_service.price_job", lambda *_: pytest.fail("a job was priced"))
     job = PlannedJob(load_network("wan2.1-t2v-14b"), {"height": 20_000, "width": 20_000, "frames": 2001})
     hardware = [parse_hardware("h100x8")]
     found = make_space(ask(model="wan2.1-t2v-14b", hardware="h100x8"), JobService(JobMix.one(job)), hardware)
