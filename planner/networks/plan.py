@@ -16,7 +16,7 @@ from catalogs.networks.files import load_network
 from catalogs.ui.words import counted, digits
 from catalogs.units import HOUR_S
 from planner.answer.answer_schema import SearchSummary
-from planner.networks.counts import CandidateCounts
+from planner.networks.candidate_counts import CandidateCounts
 from planner.networks.evaluation import JobEvaluator
 from planner.networks.job_assessor import JobAssessor, NetworkOutcome
 from planner.networks.job_service import JobService

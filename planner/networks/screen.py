@@ -25,7 +25,7 @@ from catalogs.ui.words import (
 from planner.answer.answer_schema import GOALS
 from planner.answer.plan_schema import SloResult
 from planner.economics.money import offer_words
-from planner.networks.counts import not_simulated
+from planner.networks.candidate_counts import not_simulated
 from planner.networks.deploy import NetworkPackage
 from planner.networks.schema import NetworkAnswer, NetworkHardwareRow, NetworkPlan, PriceError
 from planner.search.candidate_tester import TIE_WORDS

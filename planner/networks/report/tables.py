@@ -7,7 +7,7 @@ from typing import Any
 from catalogs.economics.electricity import list_grids, load_grid
 from catalogs.ui.words import digits, dollars, gigabytes, kilowatts, percent, plan_name, seconds, sure_percent
 from planner.evaluation.confidence import LEVEL
-from planner.networks.counts import not_simulated
+from planner.networks.candidate_counts import not_simulated
 from planner.networks.schema import NetworkAnswer, NetworkPlan
 from planner.networks.screen import (
     capacity_words,

@@ -11,7 +11,7 @@ from catalogs.hardware.specs import Hardware
 from catalogs.ui.progress import ProgressCallback
 from catalogs.ui.words import counted, digits, percent, were
 from planner.answer.answer_schema import reason_sentence, refused_sentence
-from planner.networks.counts import not_simulated
+from planner.networks.candidate_counts import not_simulated
 from planner.networks.plan import best_of
 from planner.networks.schema import NetworkAnswer, NetworkPlan, StageRow
 from planner.networks.screen import capacity_words, cost_words, energy_words
