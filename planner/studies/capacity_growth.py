@@ -23,7 +23,7 @@ from catalogs.ui.words import human_s, percent, rate
 from planner.answer.plan_evaluator import PlanEvaluator
 from planner.answer.plan_schema import Plan
 from planner.answer.refusal import NARROWER
-from planner.evaluation.api_processes import BINDING, api_server_variants, more_api_servers
+from planner.evaluation.api_server_variants import BINDING, api_server_variants, more_api_servers
 from planner.evaluation.evaluator import Evaluator
 from planner.evaluation.simulated_evaluator import SimulatedEvaluator
 from planner.problem.candidate import API_SERVERS, Candidate
