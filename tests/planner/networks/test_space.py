@@ -56,7 +56,7 @@ def test_weights_that_do_not_fit_are_sharded_or_offloaded() -> None:
     assert {c.setup.parallelism.shard_weights for c in found.left if c.setup.ranks > 1} == {True}
 
 
-def test_a_lone_job_above_the_limit_rules_a_setup_out() -> None:
+def test_a_single_job_above_the_limit_rules_a_setup_out() -> None:
     found = space(Light, seconds=5.0, slo="e2e.p90=4s")
     assert found.left == []
     assert "one job alone takes 5 s" in next(iter(found.reasons))

@@ -106,7 +106,7 @@ def test_whatif_counts_units_as_plan_does(answer: NetworkAnswer) -> None:
         ({"keys": {"mode": "tensorrt"}}, True),
     ],
 )
-def test_each_kind_of_change_moves_a_lone_job(answer: NetworkAnswer, given: dict[str, Any], faster: bool) -> None:
+def test_each_kind_of_change_moves_a_single_job(answer: NetworkAnswer, given: dict[str, Any], faster: bool) -> None:
     found = change(answer, requests_per_s=10.0, **given)
     alone = next(f for f in found.comparison.figures if f.name == "a single job")
     assert (alone.b < alone.a) == faster
