@@ -14,7 +14,7 @@ from calibration.operators.operators import Collective, Elementwise, Gemm, Matmu
 from calibration.operators.roofline import link_bytes, memory_s
 from calibration.power.sustained import at_clock
 from catalogs.arrays import FloatArray
-from catalogs.deployments.parallelism import MOST_MEASURED
+from catalogs.deployments.resolution.parallelism import MOST_MEASURED
 from catalogs.hardware.specs import Hardware
 from simulator.interconnect.collectives import CollectiveSpan, Interconnect
 from simulator.layers.operator_call import CLASSES, OperatorCall

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalogs.deployments.parallelism import check_tensor_parallel, tensor_parallel_choices
+from catalogs.deployments.resolution.parallelism import check_tensor_parallel, tensor_parallel_choices
 from catalogs.deployments.resolve import resolve, resolve_pools
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment, load_deployment
