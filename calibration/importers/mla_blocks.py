@@ -1,4 +1,4 @@
-"""Rows of MLA blocks: decodes composed from tables of their parts, and whole blocks without norms that no engine runs.
+"""Rows of MLA blocks: decodes composed from tables of their parts, and whole blocks less the norms that no engine runs.
 
 The tables of vLLM and TensorRT-LLM time whole blocks of a layer. Those of SGLang time the attention kernel and the two
 absorbed products (queries into the latent space, outputs out of it); the projections are in its table of products. A

@@ -1,4 +1,4 @@
-"""One run of a module on the meta device, recorded: every operator, what it moves, and what lives meanwhile."""
+"""The record of one run of a module on the meta device: every operator, its bytes, and the tensors in memory."""
 
 from __future__ import annotations
 

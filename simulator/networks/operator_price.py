@@ -1,4 +1,4 @@
-"""The seconds of one kernel of a network on one accelerator, by what it is.
+"""The seconds of one kernel of a network on one accelerator, by the kind of its operator.
 
 A convolution is an implicit matrix product. Its arithmetic runs at the utilisation that the measured products of the
 same extents reach, times a fitted share (factors.py); its bytes are those of the images, not those of the unfolded
