@@ -180,7 +180,7 @@ def _projections_s(
 def as_fused(rows: pd.DataFrame, tables: Path, system: str, version: str) -> pd.DataFrame:
     """Return rows of MLA blocks without the surplus of the chain of norms.
 
-    Rows stay as they are if they were timed without it, or if a table that tells the surplus is missing.
+    Rows stay as they are if they were timed without it, or if a table from which the surplus follows is missing.
 
     Args:
         rows: Rows of vLLM's blocks: stage, tokens (new ones of all sequences), seconds.

@@ -35,7 +35,7 @@ SOURCES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """One country or state.
+    """The electricity grid of a country or state: its carbon intensity and its industrial price.
 
     An unknown figure is that of the parent region (`*_source` states this) or None, never 0.
     """

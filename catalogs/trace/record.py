@@ -62,7 +62,8 @@ class Amount:
 class RecordedOperator:
     """One operator of a run, which nothing changes later.
 
-    `live` is what lives while it runs, its outputs included. `widths` has the extents of each dim, 0 for a number.
+    `live` is what is in memory while it runs, its outputs included. `widths` has the extents of each dim, 0 for a
+    number.
     """
 
     module: str

@@ -22,7 +22,7 @@ from simulator.layers.operator_call import CLASSES, OperatorCall
 N_CLASSES: Final = len(CLASSES)
 
 #: Share of the multiprocessors that the normal kernels of DeepEP occupy: 20 of 132 (Buffer.num_sms, VLLM_DBO_COMM_SMS).
-#: The low-latency kernels receive through hooks and occupy none meanwhile.
+#: The low-latency kernels receive through hooks and occupy none while they wait.
 EXCHANGE_SMS: Final = 20 / 132
 
 

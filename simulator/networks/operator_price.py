@@ -75,7 +75,7 @@ TF32_SLOWDOWN: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class KernelPrice:
-    """Seconds of one run of a kernel, their origin (calibration/operators/cost.py), and watts meanwhile."""
+    """The seconds of one run of a kernel, their origin (calibration/operators/cost.py), and its watts."""
 
     seconds: float
     origin: float
