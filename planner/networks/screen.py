@@ -64,7 +64,7 @@ def question_words(answer: NetworkAnswer) -> str:
     elif request.requests_per_s is not None:
         rate = f"{digits(request.requests_per_s)} jobs/s"
     else:
-        rate = "a light load" if request.objective == "latency" else "highest rate that holds"
+        rate = "a light load" if request.objective == "latency" else "highest rate within the objectives"
     goal = GOALS.get(request.objective, f"lowest {request.objective}")
     return f"{job.network} ({job.family}) on {request.hardware}, job {job.words}, {rate}, {goal}"
 

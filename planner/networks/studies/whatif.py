@@ -258,4 +258,4 @@ def _breaks(changed: NetworkPlan, of_users: bool) -> Iterator[str]:
         yield "no rate meets every objective"
     elif capacity is not None and capacity < rate:
         limit = f" ({changed.limited_by})" if changed.limited_by else ""
-        yield f"it holds {digits(capacity)} jobs/s{limit}, not {digits(rate)}"
+        yield f"it serves {digits(capacity)} jobs/s{limit}, not {digits(rate)}"

@@ -156,7 +156,7 @@ def test_explain_names_what_binds_and_what_it_would_take(file: Path, capsys: pyt
     binding = [use["resource"] for use in found["uses"] if use["binds"]]
     assert binding
     assert max(gains, key=gains.__getitem__) in binding
-    assert any("cheapest that holds 300 jobs/s" in line for line in found["why"])
+    assert any("cheapest that serves 300 jobs/s" in line for line in found["why"])
     assert found["more_capacity"]["goal_requests_per_s"] > 300
     assert {use["of"] for use in found["uses"] if use["of"]} == {"the time of a single job"}  # no batches of several
     held = [change for change in found["more_capacity"]["changes"] if change["holds"]]
