@@ -1,4 +1,4 @@
-"""Simulates the points of public measurements in this process, for `coverage.py` and other benchmarks.
+"""Simulates the points of public measurements in this process, for `stated_error.py` and other benchmarks.
 
 The scorer that comes with the measurements defines the deployment and the workload of a point. Only its call of the
 command `simulate` is replaced.

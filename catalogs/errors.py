@@ -63,7 +63,7 @@ def shortened(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text with control characters and lone surrogates as escapes, since a file name may contain them."""
+    """Return text with control characters and unpaired surrogates as escapes, since a file name may contain them."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 

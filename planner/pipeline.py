@@ -221,7 +221,7 @@ def _method(result: SearchResult, n_left: int) -> str:
         return f"the most promising of {n_left:,} candidates"
     if result.n_outclassed:
         return "all candidates except those that cannot win"
-    return "all candidates" if len(result.outcomes) >= n_left else "all candidates that may carry the load"
+    return "all candidates" if len(result.outcomes) >= n_left else "all candidates that may serve the load"
 
 
 def assumptions(request: PlanRequest, lengths: str) -> list[str]:

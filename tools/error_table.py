@@ -102,7 +102,7 @@ def _transfers() -> list[str]:
     rule = (
         "The utilisation measured on one accelerator is applied to the roofline of another; such a cost has origin 2. "
         "Between boards of one chip, whose peaks are equal, the time beyond the roofline stays as measured "
-        "(calibration/bundles/transfer.py)."
+        "(calibration/bundles/borrowed_times.py)."
     )
     return ["", "## Transfers", "", f"{rule} MIG slices use the calibration of the whole GPU.", "", *pairs]
 

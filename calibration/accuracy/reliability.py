@@ -1,6 +1,6 @@
 """How often measured runs met limits, by the predicted probability of meeting them; every report shows this file.
 
-`benchmarks/coverage.py --page` computes it on public runs that no stated error was learned from.
+`benchmarks/stated_error.py --page` computes it on public runs that no stated error was learned from.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ from catalogs.arrays import BoolArray, FloatArray
 LEAST_CONFORMAL: Final = 19
 
 #: Models in a regime from which its shared factor counts by half. A judgement: each engine has closed-loop runs of
-#: three to six models only (docs/accuracy.md); `python benchmarks/coverage.py` checks the coverage of models that were
-#: left out.
+#: three to six models only (docs/accuracy.md); `python benchmarks/stated_error.py` checks the coverage of models that
+#: were left out.
 SHARED_MODELS: Final = 4
 
 #: Models of one engine in a regime from which the difference from the shared factor counts by half. A judgement: twice

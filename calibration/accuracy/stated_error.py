@@ -2,8 +2,8 @@
 
 The held-out errors of operators do not include an engine's version, a host or a cold server: only whole runs show
 these. Public runs give the error of answers for an engine. It is checked on runs of a model, and of a kind of GPU, that
-were left out when it was learned (`benchmarks/coverage.py`). The error corrects nothing: simulated values stay as they
-are.
+were left out when it was learned (`benchmarks/stated_error.py`). The error corrects nothing: simulated values stay as
+they are.
 
 The error of a time to first token may grow with the share of it that a request waits for its first step: a queue turns
 a small error of the step time into a large one. That share is known of every simulated run, whatever its load, so the

@@ -1,4 +1,4 @@
-"""The check of an artefact: every byte as it was written, nothing missing, nothing added, every row of its schema."""
+"""The check of an artefact: no file is changed, missing or added, and every row follows its schema."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _TIMEOUT_S: Final = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class ArtefactReplay:
-    """What a replay found.
+    """The result of a replay.
 
     Attributes:
         manifest: The manifest of the artefact.

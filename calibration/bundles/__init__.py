@@ -1,1 +1,1 @@
-"""A calibration as readable files: reading, writing, archives, and transfer to another accelerator."""
+"""A calibration as readable files: reading, writing, archives, and tables borrowed from another accelerator."""

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from calibration.bundles.borrowed_times import SAME_CHIP_ERROR, borrowed_cost, same_chip, stand_ins
 from calibration.bundles.files import ARRAYS_NAME, JSON_NAME, BundleFacts, Release, read_bundle
 from calibration.bundles.releases import by_distance, joined, nearest_release, releases_in
-from calibration.bundles.transfer import SAME_CHIP_ERROR, same_chip, stand_ins, transferred_cost
 from calibration.families.base import FamilyModel
 from calibration.families.collective import CollectiveModel
 from calibration.families.decode_attention import DecodeAttentionModel
@@ -95,7 +95,7 @@ class Bundle:
         model = self.models.get(op.family)
         if model is None or self.measured_on is None:
             return (model or UncalibratedModel(op.family)).cost(op, self.accelerator)
-        return transferred_cost(model, op, self.measured_on, self.accelerator)
+        return borrowed_cost(model, op, self.measured_on, self.accelerator)
 
     def relative_error(self, family: str) -> float:
         """Return the held-out median |relative error| of a family, or the stated default where it is uncalibrated.

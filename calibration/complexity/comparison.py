@@ -1,4 +1,4 @@
-"""Two runs compared at equal complexity: request lengths do not differ between the sides of any ratio.
+"""The comparison of two runs at equal complexity: both sides of every ratio have requests of the same lengths.
 
 Both runs are divided into the same bins of input and output length. The mean end-to-end time of each run is then taken
 with the same weights: the share of each bin among the requests of both runs, of the bins in which both have requests

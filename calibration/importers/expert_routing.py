@@ -1,4 +1,4 @@
-"""Derive rows of experts at the routing of service from rows timed at balanced and at skewed routing.
+"""Derive the times of experts as real requests are routed, from rows timed at balanced and at skewed routing.
 
 The public collectors time three routings: balanced (round robin: min(N, k T) experts receive tokens, with loads as
 even as can be) and two power laws (`power_law_1.01`, `power_law_1.2`: exponents of the expert loads). Two times are

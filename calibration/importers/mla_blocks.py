@@ -1,4 +1,4 @@
-"""Rows of MLA blocks: decodes composed from tables of their parts, and whole blocks without norms that no engine runs.
+"""Rows of MLA blocks: decodes composed from tables of their parts, and whole blocks less the norms that no engine runs.
 
 The tables of vLLM and TensorRT-LLM time whole blocks of a layer. Those of SGLang time the attention kernel and the two
 absorbed products (queries into the latent space, outputs out of it); the projections are in its table of products. A
@@ -180,7 +180,7 @@ def _projections_s(
 def as_fused(rows: pd.DataFrame, tables: Path, system: str, version: str) -> pd.DataFrame:
     """Return rows of MLA blocks without the surplus of the chain of norms.
 
-    Rows stay as they are if they were timed without it, or if a table that tells the surplus is missing.
+    Rows stay as they are if they were timed without it, or if a table from which the surplus follows is missing.
 
     Args:
         rows: Rows of vLLM's blocks: stage, tokens (new ones of all sequences), seconds.

@@ -1,4 +1,4 @@
-"""All public tables of one accelerator: rows to fit, and rows of other projects that check the fit."""
+"""The public tables of one accelerator: the rows that a fit uses, and rows of other projects that check it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Experts that an engine runs in other kernels, or in other tactics of them, than its own public tables time.
+"""Experts whose kernel in an engine differs from the one that the engine's own public tables time.
 
 FlashInfer packages kernels of TensorRT-LLM for vLLM and SGLang, so one kernel is in the tables of several engines.
 Where an engine's collector timed another kernel than the engine selects, or a kernel that was not tuned, the rows of
-the engine that timed it right count (`SHARED`). Rows of a tactic that tuning would not choose are left out
-(`without_mistuned`).
+an engine whose collector timed the right one are used instead (`SHARED`). Rows of a tactic that tuning would not choose
+are left out (`without_mistuned`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What to change in the system or in the engine, ranked by the gain that a trace allows for.
+"""Advice on what to change in the system or in the engine, ranked by the gain that a trace allows for.
 
 A gain is an upper bound: the share of the engine's time that the cause took, as the signals state it. Each rule reads
 its signals only where the engine ran. To add a rule, write its function and enter it in RULES.

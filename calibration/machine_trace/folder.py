@@ -43,7 +43,7 @@ def check_new_trace(folder: Path | None) -> None:
 
 
 def write_trace(folder: Path, trace: MachineTrace, requests: Requests) -> None:
-    """Write the samples of a trace, the requests that ran meanwhile, and both as a Perfetto trace.
+    """Write the samples of a trace, the requests that were served, and both as a Perfetto trace.
 
     Args:
         folder: The folder; it is made if it does not exist.

@@ -1,4 +1,4 @@
-"""Turns the trace of a profiler into signals of the machine: alone, or added to those that were sampled meanwhile.
+"""Turns the trace of a profiler into signals of the machine: alone, or added to signals sampled at the time.
 
 Kernels, copies and operators become counters that rise while they run, so that the shown rate is the mean number at
 work, and their bytes are spread over their time. A sampled metric becomes its mean around each sample.
@@ -45,7 +45,7 @@ def machine_trace_of(trace: ProfilerTrace) -> MachineTrace:
 
 
 def with_profiler(machine: MachineTrace, trace: ProfilerTrace, shift_s: float | None = None) -> MachineTrace:
-    """Return a trace of the machine with the signals of a profiler that ran meanwhile.
+    """Return a trace of the machine with the signals of a profiler that ran at the same time.
 
     Args:
         machine: The trace of the machine.

@@ -24,7 +24,7 @@ PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """What a name means.
+    """The unit and the meaning of a named reading.
 
     Attributes:
         unit: The unit of the shown values: of the increase per second for a counter.

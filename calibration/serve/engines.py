@@ -63,7 +63,7 @@ def vllm(python: Path, model: Path, port: int, limits: ServedLimits, on_cpu: boo
         command += ["--num-gpu-blocks-override", str(limits.kv_blocks)]
     env = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
     env["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] = (
-        "3600"  # a server that closes idle connections breaks a request sent meanwhile
+        "3600"  # a server that closes an idle connection breaks a request sent at that moment
     )
     if on_cpu:
         command += ["--enforce-eager"]

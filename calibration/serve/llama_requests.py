@@ -64,7 +64,7 @@ def read_llama_requests(path: Path) -> list[EngineRequest]:
     return sorted(found, key=lambda request: request.start_s)
 
 
-def read_lone_steps(path: Path) -> pd.DataFrame | None:
+def read_single_request_steps(path: Path) -> pd.DataFrame | None:
     """Return the steps of requests that ran alone, with the columns of an iteration log; None if there are none.
 
     Each request gives two rows: the step of its prompt, and the mean of its steps with one decode. Requests that shared

@@ -67,7 +67,7 @@ class Probe:
     `burst_passes` holds how often a decode step of each burst reads the weights; () if the engine reads them once.
     """
 
-    lone: MeasuredRun
+    single: MeasuredRun
     bursts: MeasuredRun
     burst_sizes: tuple[int, ...]
     burst_passes: tuple[int, ...] = ()
@@ -92,7 +92,7 @@ def joined(probes: Sequence[Probe]) -> Probe:
     """Return several probes of one engine as one; passes are unknown if they are unknown for one of them."""
     passes = [each.burst_passes for each in probes]
     return Probe(
-        combined(_in_turn([each.lone for each in probes])),
+        combined(_in_turn([each.single for each in probes])),
         combined(_in_turn([each.bursts for each in probes])),
         tuple(n for each in probes for n in each.burst_sizes),
         tuple(n for each in passes for n in each) if all(passes) else (),
@@ -131,13 +131,13 @@ def probe(
     """
     send = partial(replay_groups, client, target, tell=tell)
     most = limits.most_input_tokens
-    warm_up = lone_requests(most, seed + 1, repeats=1)
+    warm_up = single_requests(most, seed + 1, repeats=1)
     warmed = send(warm_up, np.arange(warm_up.n), out / "warm-up")
-    single = lone_requests(most, seed, repeats_within(limits.part_s, float(warmed.e2e_s.sum())))
-    lone = send(single, np.arange(single.n), out / "lone")
+    requests = single_requests(most, seed, repeats_within(limits.part_s, float(warmed.e2e_s.sum())))
+    single = send(requests, np.arange(requests.n), out / "single")
     sizes = tuple(n for n in BURSTS if n <= limits.max_num_seqs)
-    first = lone.stat("ttft", "mean") * BURST_INPUT_TOKENS / max(float(lone.input_tokens.mean()), 1.0)
-    times_s = max(first, lone.stat("ttft", "p50") * 0.2), lone.stat("tpot", "p50")
+    first = single.stat("ttft", "mean") * BURST_INPUT_TOKENS / max(float(single.input_tokens.mean()), 1.0)
+    times_s = max(first, single.stat("ttft", "p50") * 0.2), single.stat("tpot", "p50")
     groups = np.repeat(np.arange(len(sizes)), sizes)
     once = send(burst_requests(sizes, cautious_spaces_s(sizes, *times_s)), groups, out / "bursts")
     spaces_s = measured_spaces_s(once, sizes)
@@ -145,7 +145,7 @@ def probe(
     further = burst_requests(sizes * repeats, np.tile(spaces_s, repeats))
     groups = np.repeat(np.arange(len(sizes) * repeats), sizes * repeats)
     runs = [once, send(further, groups, out / "further-bursts")]
-    return Probe(lone, combined(_in_turn(runs)), sizes * (1 + repeats))
+    return Probe(single, combined(_in_turn(runs)), sizes * (1 + repeats))
 
 
 def repeats_within(most_s: float, once_s: float, limits: tuple[int, int] = REPEATS) -> int:
@@ -207,7 +207,7 @@ def _part(requests: RequestSet, groups: IntArray, kept: IntArray) -> RequestSet:
     return replace(requests, arrival_s=arrival_s, input_tokens=inputs, output_tokens=outputs)
 
 
-def lone_requests(most_input_tokens: int, seed: int, repeats: int = REPEATS[0]) -> RequestSet:
+def single_requests(most_input_tokens: int, seed: int, repeats: int = REPEATS[0]) -> RequestSet:
     """Return requests that one client sends one after the other, with log-spaced prompt lengths in random order.
 
     Every repeat has all lengths in an order of its own.
@@ -215,7 +215,7 @@ def lone_requests(most_input_tokens: int, seed: int, repeats: int = REPEATS[0]) 
     lengths = np.geomspace(SHORTEST_INPUT_TOKENS, max(most_input_tokens, SHORTEST_INPUT_TOKENS + 1), N_LENGTHS)
     rng = np.random.default_rng(seed)
     inputs = np.concatenate([rng.permutation(lengths.astype(np.int64)) for _ in range(repeats)])
-    return RequestSet(np.zeros(len(inputs)), inputs, np.full(len(inputs), OUTPUT_TOKENS), concurrency=1, name="lone")
+    return RequestSet(np.zeros(len(inputs)), inputs, np.full(len(inputs), OUTPUT_TOKENS), concurrency=1, name="single")
 
 
 def burst_requests(sizes: tuple[int, ...], spaces_s: FloatArray) -> RequestSet:

@@ -20,7 +20,7 @@ from calibration.profile.session import manifest
 from calibration.profile.session.session import Row, Session
 from calibration.whole_models import table
 from calibration.whole_models.physics import MachineRates, known_columns
-from calibration.whole_models.plan import FREE_SHARE, Decision, PlannedPoint, SessionLimits, decide
+from calibration.whole_models.point_decision import FREE_SHARE, Decision, PlannedPoint, SessionLimits, decide
 from calibration.whole_models.subjects import DEFAULTS, RandomWeightModel, load_subject
 from calibration.whole_models.workers import WorkerReply, Workers
 from calibration.whole_models.workloads import BATCHES, MAX_INPUT, MAX_OUTPUTS, Point, points

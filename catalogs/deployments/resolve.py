@@ -5,19 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import product
 
-from catalogs.deployments import encoder_decoders, encoder_pools, optional_blocks, parallelism
+from catalogs.deployments import encoder_decoders
 from catalogs.deployments.autoscaling import Autoscaling, parse_autoscaling
-from catalogs.deployments.compatibility import FeatureContext, check_compatibility
-from catalogs.deployments.drafting import resolve_speculation
 from catalogs.deployments.engine_settings import EngineSettings, for_attention
 from catalogs.deployments.layout import Limits
-from catalogs.deployments.parallelism import check_transfer
 from catalogs.deployments.queueing import parse_queueing
+from catalogs.deployments.resolution import encoder_pools, optional_blocks, parallelism
+from catalogs.deployments.resolution.compatibility import FeatureContext, check_compatibility
+from catalogs.deployments.resolution.drafting import resolve_speculation
+from catalogs.deployments.resolution.parallelism import check_transfer
+from catalogs.deployments.resolution.scale_blocks import check_scale_blocks
+from catalogs.deployments.resolution.stages import resolve_stage_layers
 from catalogs.deployments.resolved import ResolvedDeployment
-from catalogs.deployments.scale_blocks import check_scale_blocks
 from catalogs.deployments.schema import Deployment, PoolDeployment
 from catalogs.deployments.speculation import Speculation
-from catalogs.deployments.stages import resolve_stage_layers
 from catalogs.engines.files import load_engine
 from catalogs.engines.profile import EngineProfile
 from catalogs.errors import InputError, nearest_name

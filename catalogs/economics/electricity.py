@@ -16,7 +16,7 @@ from typing import Final
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.yaml_files import DATA
 
-FILE = DATA / "grid.csv"
+FILE = DATA / "electricity_grids.csv"
 
 DEFAULT_REGION: Final = "us"
 
@@ -24,7 +24,7 @@ DEFAULT_REGION: Final = "us"
 #: average, 1.3 or better at newer and larger sites, where accelerators usually are.
 DEFAULT_PUE: Final = 1.3
 
-#: The sources behind the short names in the source columns of data/grid.csv.
+#: The sources behind the short names in the source columns of data/electricity_grids.csv.
 SOURCES: Final = {
     "EMBER": "Ember, yearly electricity data (life cycle, generation mix), by way of Our World in Data",
     "EIA": "U.S. Energy Information Administration, Electric Power Annual, average industrial revenue per kWh",
@@ -35,7 +35,7 @@ SOURCES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """One country or state.
+    """The electricity grid of a country or state: its carbon intensity and its industrial price.
 
     An unknown figure is that of the parent region (`*_source` states this) or None, never 0.
     """
@@ -88,7 +88,7 @@ def _source(row: dict[str, str], figure: str, requested: dict[str, str]) -> str:
 
 @cache
 def _rows() -> dict[str, dict[str, str]]:
-    """Return the rows of data/grid.csv by region; a cell whose value is not known is empty."""
+    """Return the rows of data/electricity_grids.csv by region; a cell whose value is not known is empty."""
     with FILE.open(encoding="utf-8", newline="") as lines:
         return {row["region"]: row for row in csv.DictReader(lines)}
 

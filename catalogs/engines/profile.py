@@ -269,7 +269,8 @@ class EngineProfile:
     #: The stages of pipeline_parallel compute one batch, one stage after the other, and no second batch enters before
     #: it leaves: a model cut by layers in one process (llama.cpp's --split-mode layer, device_map of transformers).
     stages_in_turn: bool = False
-    #: Stages that get the layers that are left over where they do not divide evenly (catalogs/deployments/stages.py).
+    #: Stages that get the layers that are left over where they do not divide evenly
+    #: (catalogs/deployments/resolution/stages.py).
     spare_layers: Literal["before last", "all on last", "last", "first", "with output"] = "before last"
     first_token: FirstToken = "prefill"
     kv_transfer: TransferMoment = "at_end"

@@ -1,7 +1,7 @@
 """Reading of JSON from users and other programs, with limits that any real document respects.
 
-Python's reader accepts more than JSON (NaN), integers of any length that no array can hold, and escapes of lone
-surrogates that no file can hold; it fails on deep nesting with an error of its own.
+Python's reader accepts more than JSON: NaN, integers that no array can hold, and escapes of unpaired surrogates, which
+no file can hold. It fails on deep nesting with an error of its own.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def check_values(value: Any, where: str, finite: bool = True) -> None:
             elif finite and isinstance(item, float) and not math.isfinite(item):
                 raise InputError(f"{where}: numbers must be finite", item)
             elif isinstance(item, str) and not item.isascii() and not _is_unicode(item):
-                raise InputError(f"{where}: a text has half of a character (a lone surrogate)", item)
+                raise InputError(f"{where}: a text has half of a character (an unpaired surrogate)", item)
         level = inner
     raise InputError(f"{where}: more than {MOST_LEVELS} levels of nesting")
 

@@ -115,7 +115,7 @@ def _check_text(text: str) -> None:
     if len(text) > MOST_CHARACTERS:
         raise yaml.YAMLError(f"longer than {MOST_CHARACTERS:,} characters")
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        raise yaml.YAMLError("half of a character (a lone surrogate)")
+        raise yaml.YAMLError("half of a character (an unpaired surrogate)")
     _check_events(text)
 
 

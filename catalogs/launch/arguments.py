@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, field
 
+from catalogs.deployments.resolution.stages import divided
 from catalogs.deployments.resolved import ResolvedDeployment
-from catalogs.deployments.stages import divided
 from catalogs.io.input_files import exists, user_path
 from catalogs.models.spec import Checkpoint, ModelSpec
 

@@ -79,7 +79,7 @@ MediaItem = Image | Video | Audio
 
 
 class MediaLayout(NamedTuple):
-    """What one item becomes.
+    """The tokens of a prompt that one item becomes, and the work of the tower on them.
 
     Attributes:
         tokens: Tokens of the prompt, with the start, end and separator tokens that the processor adds.

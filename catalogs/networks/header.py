@@ -1,4 +1,4 @@
-"""The header of a network file: what a list shows, read without the operators, which are nearly all of the file.
+"""The header of a network file: the facts that a list shows, read without the operators, which fill most of the file.
 
 A file states the floating-point operations of its default job in its header. `read_network` refuses a file whose
 operators add up to another number, so the header cannot differ from what it describes.

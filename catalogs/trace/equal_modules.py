@@ -30,7 +30,7 @@ _PLAIN: Final = (bool, int, float, complex, str, bytes, type(None), torch.dtype,
 
 
 class Unrepeatable(Exception):
-    """A value of which the form does not say what a module does with it."""
+    """A value whose form does not tell what a module does with it."""
 
 
 class EqualModules:

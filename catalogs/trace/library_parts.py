@@ -76,7 +76,7 @@ class CogVideoXFrames(AutoencoderKLCogVideoX):  # type: ignore[misc]
         return {"z": z, "cache": self.decoder(torch.cat([z, z[:, :, :1]], 2))[1], "video": video}
 
     def iterate(self, z: torch.Tensor, cache: dict[str, Any], video: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
-        """Decode two latent frames after others, while `video` lives; the pieces are joined once at the end."""
+        """Decode two latent frames after others, with `video` in memory; the pieces are joined once at the end."""
         frames: torch.Tensor = self.decoder(z, conv_cache=cache)[0]
         return frames
 

@@ -1,4 +1,4 @@
-"""One run of a module on the meta device, recorded: every operator, what it moves, and what lives meanwhile."""
+"""The record of one run of a module on the meta device: every operator, its bytes, and the tensors in memory."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ class Amount:
 class RecordedOperator:
     """One operator of a run, which nothing changes later.
 
-    `live` is what lives while it runs, its outputs included. `widths` has the extents of each dim, 0 for a number.
+    `live` is what is in memory while it runs, its outputs included. `widths` has the extents of each dim, 0 for a
+    number.
     """
 
     module: str

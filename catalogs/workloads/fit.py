@@ -1,4 +1,4 @@
-"""Workload files fitted to traces: quantile tables, rates and shares; no rows of a trace, but its extreme lengths."""
+"""Workload files fitted to traces: quantile tables, rates and shares. Only the extreme lengths of requests stay."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class AgentsRefuser:
     progress: Progress
 
     def refuse(self, full: FullRuns, capacity: int) -> AgentsRefusal:
-        """Return the refusal of a request, of which a deployment comes closest and carries some agents."""
+        """Return the refusal of a request, of which a deployment comes closest and serves some agents."""
         missed = [row for row in full.rows if not row.met]
         worst = max(missed, key=SloResult.excess)
         changes = [*_fewer(capacity), *self._relaxed(full), *self._less_sure(full), *self._hardware(full)]

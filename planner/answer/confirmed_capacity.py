@@ -1,8 +1,8 @@
 """The search for the capacity of a plan: the highest rate that runs with several seeds confirm.
 
 It begins at the capacity that one seed has found, and the latency curve tells which lower or higher rate to try next.
-Plans of networks have no latency curve and lower the rate in fixed steps (`planner/networks/measure.py`). The capacity
-of agents is a whole number (`planner/agents/capacity.py`).
+Plans of networks have no latency curve and lower the rate in fixed steps (`planner/networks/plan_builder.py`). The
+capacity of agents is a whole number (`planner/agents/capacity.py`).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from planner.answer.evaluated_plan import EvaluatedPlan
 from planner.answer.more_hardware import HardwareSizing, SearchOn, more_of
 from planner.answer.plan_evaluator import PlanEvaluator
 from planner.answer.plan_schema import Memory, Plan, SloResult
-from planner.evaluation.api_processes import api_server_variants
+from planner.evaluation.api_server_variants import api_server_variants
 from planner.evaluation.capacity import TOLERANCE
 from planner.evaluation.closed_forms.bounds import MEMORY, NOT_ADMITTED, NOT_RENTED, REQUEST_LENGTH, Discard
 from planner.evaluation.closed_forms.queueing import FIRST_TOKEN_STAGES

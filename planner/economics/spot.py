@@ -59,7 +59,7 @@ class SpotEffect(JsonBlock):
     hit_fraction: float
     extra_work_fraction: float
     effective_capacity_requests_per_s: float | None
-    holds_with_one_down: bool | None  # whether the remaining capacity carries the rate; None: unknown
+    holds_with_one_down: bool | None  # whether the remaining capacity serves the rate; None: unknown
     spares: int  # further units, so that enough are available SURE of the time
     usd_per_hour_with_spares: float
 

@@ -13,7 +13,7 @@ from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
 from catalogs.workloads.workload import Workload
 from planner.economics.rack_power import unused_w
-from planner.evaluation.api_processes import api_server_variants
+from planner.evaluation.api_server_variants import api_server_variants
 from planner.evaluation.closed_forms.bounds import Discard
 from planner.evaluation.closed_forms.candidate_forms import ClosedForms
 from planner.evaluation.closed_forms.disaggregated import best_ratios, ratios, refused_pairs

@@ -8,7 +8,7 @@ from typing import Any
 
 from calibration.serve.tiny_model import TINY_MODELS
 from catalogs.deployments.network_deployment import is_network
-from catalogs.deployments.parallelism import tensor_parallel_choices
+from catalogs.deployments.resolution.parallelism import tensor_parallel_choices
 from catalogs.deployments.schema import Deployment, deployment_of_keys
 from catalogs.engines.files import engine_file_names, load_engine
 from catalogs.engines.profile import EngineProfile

@@ -158,7 +158,7 @@ def probe_document(probed: Probed) -> dict[str, Any]:
     found = probed.probe
     log = None if probed.log is None else {str(name): column.tolist() for name, column in probed.log.items()}
     return {
-        "lone": found.lone.document(),
+        "single": found.single.document(),
         "bursts": found.bursts.document(),
         "burst_sizes": list(found.burst_sizes),
         "burst_passes": list(found.burst_passes),
@@ -176,11 +176,11 @@ def read_probe(document: Mapping[str, Any]) -> Probed:
     """
     import pandas as pd
 
-    lone, bursts = (MeasuredRun.read(document[name]) for name in ("lone", "bursts"))
+    single, bursts = (MeasuredRun.read(document[name]) for name in ("single", "bursts"))
     sizes, passes = (tuple(document[name]) for name in ("burst_sizes", "burst_passes"))
     log = document["log"]
     frame = None if log is None else pd.DataFrame({name: _numbers(values) for name, values in log.items()})
-    probe = Probe(lone, bursts, sizes, passes)
+    probe = Probe(single, bursts, sizes, passes)
     return Probed(probe, frame, str(document["engine_version"]), float(document["others_cores"]))
 
 

@@ -20,8 +20,8 @@ from catalogs.workloads.jobs import JobSet
 from planner.evaluation.confidence import SEEDS, Confidence, confidence_at_levels, error_levels, log_noise
 from planner.evaluation.run_sizes import RunSizes
 from planner.networks.candidate import JobCandidate
+from planner.networks.job_service import JobService
 from planner.networks.request import NetworkRequest
-from planner.networks.service import JobService
 from planner.problem.slo import Slo, statistic_s
 from simulator.jobs.compiled import CompiledJobs, compile_jobs
 from simulator.jobs.metrics import JobEnergy

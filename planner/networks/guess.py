@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, replace
 
 from catalogs.ui.words import counted, percent, seconds
-from planner.networks.assess import JobAssessor
 from planner.networks.candidate import JobCandidate
+from planner.networks.job_assessor import JobAssessor
 from planner.networks.merit import Merit, preferred
 from planner.networks.plan import NetworkPlanner
 from planner.networks.request import NetworkRequest
@@ -21,7 +21,8 @@ class NetworkGuess:
     Attributes:
         hardware: The first hardware of the request, in words.
         candidate: The best candidate by its bound; None where bounds rule out all of them.
-        lone_s: Seconds of a single job in the fastest setup, at the confidence; None where the network does not fit.
+        single_job_s: Seconds of a single job in the fastest setup, at the confidence; None where the network does not
+            fit.
         jobs_per_s: The rate of full batches of the candidate's replicas at the confidence; 0 without a candidate.
         usd_per_hour: Price of the candidate; None if it is unknown.
         enough: Whether the hardware holds the required rate.
@@ -31,7 +32,7 @@ class NetworkGuess:
 
     hardware: str
     candidate: JobCandidate | None
-    lone_s: float | None
+    single_job_s: float | None
     jobs_per_s: float
     usd_per_hour: float | None
     enough: bool
@@ -51,9 +52,9 @@ def guess_network(request: NetworkRequest) -> NetworkGuess:
     more = len(several) - 1
     notes = ["full batches at the confidence of the request, without queues: the plan is simulated"]
     notes += [f"the guess is for {several[0].text}; the plan compares {counted(more, 'further kind')}"] if more else []
-    lone_s = None if space.floor is None else space.floor[1]
+    single_job_s = None if space.floor is None else space.floor[1]
     why = min(space.closest.values(), default=(0.0, None))[1]
-    nothing = NetworkGuess(several[0].text, None, lone_s, 0.0, None, False, why, tuple(notes))
+    nothing = NetworkGuess(several[0].text, None, single_job_s, 0.0, None, False, why, tuple(notes))
     ranked = sorted((c for c in space.left if planner.assessor.most_replicas(c)), key=lambda c: c.distance)
     return _with_best(nothing, request, planner.assessor, ranked) if ranked else nothing
 
@@ -62,7 +63,7 @@ def _with_best(
     nothing: NetworkGuess, request: NetworkRequest, assessor: JobAssessor, ranked: list[JobCandidate]
 ) -> NetworkGuess:
     """Return a guess without a candidate, completed with the best one of several by their bounds."""
-    lone_s, evaluator = nothing.lone_s, assessor.evaluator
+    single_job_s, evaluator = nothing.single_job_s, assessor.evaluator
     held = [c for c in ranked if math.isfinite(assessor.bound(c))]
     if held:
         bounds = {c: assessor.bound(c) for c in held}
@@ -75,9 +76,9 @@ def _with_best(
         used = assessor.with_paid_replicas(best.with_replicas(assessor.least_replicas(best)))
     per_s = evaluator.fluid_per_s(used) / evaluator.slowdown(used)
     why = nothing.why
-    if held and lone_s is not None:
+    if held and single_job_s is not None:
         least_s = min(slo.limit_s for slo in request.objectives)
-        why = f"one job alone takes {percent(lone_s / least_s)} of the limit of {seconds(least_s)}"
+        why = f"one job alone takes {percent(single_job_s / least_s)} of the limit of {seconds(least_s)}"
     elif not held:
         why = "full batches on all of it serve fewer jobs than required, or none is within the budget"
     usd = assessor.usd_per_hour(used)

@@ -16,12 +16,13 @@ from catalogs.networks.files import load_network
 from catalogs.ui.words import counted, digits
 from catalogs.units import HOUR_S
 from planner.answer.answer_schema import SearchSummary
-from planner.networks.assess import JobAssessor, NetworkOutcome
-from planner.networks.counts import CandidateCounts
+from planner.networks.candidate_counts import CandidateCounts
 from planner.networks.evaluation import JobEvaluator
-from planner.networks.measure import PlanBuilder, SizedCandidate
+from planner.networks.job_assessor import JobAssessor, NetworkOutcome
+from planner.networks.job_service import JobService
 from planner.networks.merit import Merit
 from planner.networks.mix import JobMix, read_jobs
+from planner.networks.plan_builder import PlanBuilder, SizedCandidate
 from planner.networks.refusal import refuse
 from planner.networks.reproduction import reproduce
 from planner.networks.request import NetworkRequest
@@ -35,7 +36,6 @@ from planner.networks.schema import (
     NetworkRefusal,
 )
 from planner.networks.search import KindSearch, Progress, SearchesProgress, search_jobs, study_name
-from planner.networks.service import JobService
 from planner.networks.space import make_space
 from planner.problem.hardware_choice import choose_hardware, is_any, is_one, uncalibrated_notice
 from planner.problem.reproduction import digest

@@ -13,11 +13,11 @@ from catalogs.ui.words import counted, digits, percent
 from planner.answer.answer_schema import Suggestion
 from planner.answer.more_hardware import NEIGHBOURS
 from planner.networks.candidate import price_of
-from planner.networks.measure import PlanBuilder, SizedCandidate
+from planner.networks.job_service import JobService
+from planner.networks.plan_builder import PlanBuilder, SizedCandidate
 from planner.networks.request import NetworkRequest
 from planner.networks.schema import NetworkPlan, NetworkRefusal
 from planner.networks.search import KindSearch
-from planner.networks.service import JobService
 from planner.networks.space import is_too_slow
 from planner.problem.slo import Slo
 
@@ -88,12 +88,12 @@ def _binding(request: NetworkRequest, closest: SizedCandidate, plan: NetworkPlan
     within = "" if budget is None else f" within the budget of ${budget:g} per hour"
     if request.users is not None:
         worst = max(plan.slo, key=lambda row: (row.value_at_confidence_s or math.inf) / row.limit_s)
-        holds = f"{closest.candidate.hardware.text} does not hold {counted(request.users, 'user')}"
-        return f"{holds} with {percent(request.confidence)} confidence{within}: {worst.name} is beyond its limit"
+        missed = f"{closest.candidate.hardware.text} does not serve {counted(request.users, 'user')}"
+        return f"{missed} with {percent(request.confidence)} confidence{within}: {worst.name} is beyond its limit"
     if rate is None:
         return f"no rate meets the objectives on {request.hardware}{within}"
     sure = percent(request.confidence)
-    words = f"{closest.candidate.hardware.text} holds {digits(most)} jobs/s with {sure} confidence ({plan.limited_by})"
+    words = f"{closest.candidate.hardware.text} serves {digits(most)} jobs/s with {sure} confidence ({plan.limited_by})"
     return f"{words}{within}, {percent(most / rate)} of what is required"
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from catalogs.io.json_files import dotted
 from catalogs.ui.installation import DISTRIBUTION, own_version
 from planner.answer.answer_schema import Reproduce
+from planner.networks.job_service import JobService
 from planner.networks.request import NetworkRequest
-from planner.networks.service import JobService
 from planner.problem.reproduction import digest
 from planner.problem.request_keys import network_keys
 

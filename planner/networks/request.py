@@ -56,7 +56,7 @@ def _as_written(schema: dict[str, Any]) -> None:
 class NetworkRequest(RequestModel):
     """A request for a plan of a network.
 
-    Without `requests_per_s` the planner searches for the highest rate of jobs that the hardware carries. Keys of a
+    Without `requests_per_s` the planner searches for the highest rate of jobs that the hardware serves. Keys of a
     scenario file are the aliases of the fields, or their names if they have no alias.
     """
 

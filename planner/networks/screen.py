@@ -25,7 +25,7 @@ from catalogs.ui.words import (
 from planner.answer.answer_schema import GOALS
 from planner.answer.plan_schema import SloResult
 from planner.economics.money import offer_words
-from planner.networks.counts import not_simulated
+from planner.networks.candidate_counts import not_simulated
 from planner.networks.deploy import NetworkPackage
 from planner.networks.schema import NetworkAnswer, NetworkHardwareRow, NetworkPlan, PriceError
 from planner.search.candidate_tester import TIE_WORDS
@@ -64,7 +64,7 @@ def question_words(answer: NetworkAnswer) -> str:
     elif request.requests_per_s is not None:
         rate = f"{digits(request.requests_per_s)} jobs/s"
     else:
-        rate = "a light load" if request.objective == "latency" else "highest rate that holds"
+        rate = "a light load" if request.objective == "latency" else "highest rate within the objectives"
     goal = GOALS.get(request.objective, f"lowest {request.objective}")
     return f"{job.network} ({job.family}) on {request.hardware}, job {job.words}, {rate}, {goal}"
 

@@ -13,8 +13,8 @@ import optuna
 from optuna.trial import TrialState
 
 from catalogs.hardware.specs import Hardware
-from planner.networks.assess import JobAssessor, NetworkOutcome
 from planner.networks.candidate import JobCandidate
+from planner.networks.job_assessor import JobAssessor, NetworkOutcome
 from planner.networks.merit import Merit, preferred
 from planner.networks.request import NetworkRequest
 from planner.networks.space import Space

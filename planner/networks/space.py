@@ -13,8 +13,8 @@ from catalogs.hardware.specs import Hardware
 from catalogs.networks.shapes import AttentionShape
 from catalogs.ui.words import gigabytes, percent, seconds
 from planner.networks.candidate import JobCandidate, Setup
+from planner.networks.job_service import JobService, batch_sizes
 from planner.networks.request import NetworkRequest
-from planner.networks.service import JobService, batch_sizes
 from simulator.networks.execution import Mode, Parallelism
 
 #: Copies of a network on an accelerator that are considered. A judgement of cost.

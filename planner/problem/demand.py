@@ -137,7 +137,7 @@ def users_rate_per_s(users: int, think_s: float, e2e_s: Callable[[float], float]
 
 @dataclass(frozen=True, slots=True)
 class RequiredRates:
-    """The rate that each candidate must carry, computed once per candidate.
+    """The rate that each candidate must serve, computed once per candidate.
 
     For a number of users, a short run (`run_e2e_s`) corrects the end-to-end time of the fluid estimate (`e2e_s`).
     """

@@ -260,7 +260,7 @@ def _as_written(schema: dict[str, Any]) -> None:
 class PlanRequest(RequestModel):
     """A planning request.
 
-    Without `requests_per_s` and `users` the planner searches for the highest rate that the hardware carries.
+    Without `requests_per_s` and `users` the planner searches for the highest rate that the hardware serves.
 
     `PlanRequest(model="llama3.1-8b", hardware="h100x8", slos=parse_slos(["p99=2s"]))` is the request that `plan` makes
     of these options. Keys of a scenario file are the aliases of the fields, or their names if they have no alias.

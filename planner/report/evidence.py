@@ -264,8 +264,8 @@ def growth(answer: Answer, s: ReportSimulations) -> list[PageSection]:
     rows = [growth_row(c) for c in g.changes]
     result = "No change that was tried reaches it." if best is None else f"Cheapest: {cheapest_words(best)}."
     text = (
-        f"Changes that carry {g.words}, with {percent(answer.request.confidence)} confidence, simulated at that rate. "
-        f"{result} Prices are those of the answer."
+        f"Changes with which the plan serves {g.words}, with {percent(answer.request.confidence)} confidence, "
+        f"simulated at that rate. {result} Prices are those of the answer."
     )
     changes = table(("Change", "Meets objectives", "Cost per hour", "Difference per hour"), rows)
     return [PageSection(f"{percent(CAPACITY_GOAL - 1)} more capacity", [paragraph(text), changes], "More capacity")]

@@ -104,7 +104,7 @@ def front_page(found: ParetoAnswer) -> Page:
         "Every mark is a simulated deployment at one load. The line is the Pareto front: no other mark is better than "
         "its marks in every objective."
     )
-    none = "No simulated deployment carries the load within every limit."
+    none = "No simulated deployment serves the load within every limit."
     parts = [paragraph(text) if found.members else note(none)]
     balance = best_balance_words(found)
     parts += [paragraph(f"{balance} (the star).")] if balance else []

@@ -1,6 +1,6 @@
 """Fleet sizes for a load that changes with time: sized for the peak, sized for the mean, and autoscaled.
 
-The capacity of the plan gives the rate that one replica carries with the required confidence. The peak rate and the
+The capacity of the plan gives the rate that one replica serves with the required confidence. The peak rate and the
 mean rate divided by it give the first two sizes. The target of the autoscaler is the number of unfinished
 requests per replica at that rate (Little's law), reduced by the growth of the load while a new replica starts. Each
 size is then simulated under the whole load, with the cold starts of catalogs/deployments/autoscaling.py. A size that
@@ -131,7 +131,7 @@ class DailyLoadSection(Section[DailyLoad]):
         load = f"{block.n_requests:,} requests in {hours_text(block.duration_s)}{drawn}"
         rates = f"{digits(block.trough_per_s)} to {rate(block.peak_per_s)} in windows of {human_s(block.window_s)}"
         confidence = percent(block.replica_carries_sure)
-        each = f"one replica carries {digits(block.replica_carries_per_s)} with {confidence} confidence"
+        each = f"one replica serves {digits(block.replica_carries_per_s)} with {confidence} confidence"
         yield "Load", f"{load}, {rates}, {digits(block.mean_per_s)} on average; {each}"
         for option in block.options:
             if option.name == "mean" and block.mean_is_peak:
@@ -188,7 +188,7 @@ class ReplicaUnit:
     """One replica of the plan.
 
     Attributes:
-        carries_per_s: Requests per second that it carries with confidence `sure`.
+        carries_per_s: Requests per second that it serves with confidence `sure`.
         in_flight: Number of unfinished requests at this rate.
         limit: Maximum number of replicas on the hardware of the request.
         spare: Number of replicas that may fail.

@@ -52,7 +52,7 @@ class ReplicaOption(JsonBlock):
 
 
 class DailyLoad(JsonBlock):
-    """The load over time, the rate that one replica carries, and the fleets for the load.
+    """The load over time, the rate that one replica serves, and the fleets for the load.
 
     It is `drawn` if the workload has a rate, but is neither a trace nor a rate curve. The rates, and the objectives of
     each option, are those of the same windows.

@@ -8,8 +8,8 @@ from itertools import product
 from typing import Final
 
 from catalogs.deployments.layout import Layout
+from catalogs.deployments.resolution.scale_blocks import check_scale_blocks, refusal
 from catalogs.deployments.resolve import CatalogLookup
-from catalogs.deployments.scale_blocks import check_scale_blocks, refusal
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import with_count, with_nodes
 from catalogs.hardware.specs import Hardware

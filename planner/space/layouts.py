@@ -8,7 +8,7 @@ from itertools import product
 from typing import Final
 
 from catalogs.deployments.layout import ALLGATHER_REDUCESCATTER, Layout
-from catalogs.deployments.parallelism import check_copies, most_expert_ranks, tensor_parallel_choices
+from catalogs.deployments.resolution.parallelism import check_copies, most_expert_ranks, tensor_parallel_choices
 from catalogs.deployments.resolve import CatalogLookup, resolve_pools
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError, nearest_name

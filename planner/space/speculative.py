@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import yaml
 
-from catalogs.deployments.compatibility import INCOMPATIBLE
+from catalogs.deployments.resolution.compatibility import INCOMPATIBLE
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment
 from catalogs.deployments.speculation import Speculative

@@ -1,7 +1,7 @@
 """The cheapest change that reaches more capacity; every change is simulated at the higher rate.
 
 Without a load, the search of the answer has already chosen the limits, layouts and precisions with the most capacity,
-so they are not tried again. For a load it has chosen a plan that carries this load, so other plans on the same hardware
+so they are not tried again. For a load it has chosen a plan that serves this load, so other plans on the same hardware
 are tried at the higher rate. A plan that must survive a loss is compared at its load, and every change must survive the
 loss too. The further changes are more API server processes, narrower weights outside the space of
 the search, more of the same accelerators, and other accelerators. If a change that costs nothing suffices, only cheaper
@@ -23,7 +23,7 @@ from catalogs.ui.words import human_s, percent, rate
 from planner.answer.plan_evaluator import PlanEvaluator
 from planner.answer.plan_schema import Plan
 from planner.answer.refusal import NARROWER
-from planner.evaluation.api_processes import BINDING, api_server_variants, more_api_servers
+from planner.evaluation.api_server_variants import BINDING, api_server_variants, more_api_servers
 from planner.evaluation.evaluator import Evaluator
 from planner.evaluation.simulated_evaluator import SimulatedEvaluator
 from planner.problem.candidate import API_SERVERS, Candidate
@@ -110,7 +110,7 @@ def growth(rerun: Rerun, plan: Plan, tell: ProgressCallback = lambda _: None) ->
     goal = CAPACITY_GOAL * now_per_s
     tries = _Tries(rerun, plan, goal)
     if spare and tries.carries(tell):
-        same = GrowthStep("deployment", "no change: the plan itself carries it", plan.usd_per_hour, 0.0, True)
+        same = GrowthStep("deployment", "no change: the plan itself serves it", plan.usd_per_hour, 0.0, True)
         return Growth(goal, [same], lost=spare.words)
     free = list(tries.api_servers(tell))
     if not any(change.holds for change in free):
@@ -159,7 +159,7 @@ class _Tries:
         factor = tester.allowance(candidate).latency
         values_s = [verdict.value_s(slo) * factor(slo, verdict.waiting_share(slo)) for slo in tester.slos]
         missed = [(slo, value_s) for slo, value_s in zip(tester.slos, values_s, strict=True) if value_s > slo.limit_s]
-        if not missed:  # with this one seed the plan carries more than its capacity, which no objective explains
+        if not missed:  # with this one seed the plan serves more than its capacity, which no objective explains
             return
         # Each limit is the value plus 10 %, rounded to two digits.
         limits = ",".join(f"{slo.name}={seconds_text(float(f'{value_s * 1.1:.2g}'))}" for slo, value_s in missed)

@@ -96,7 +96,7 @@ def _why(answer: Answer, best: Plan) -> Iterator[str]:
     goal = _GOALS.get(request.objective, f"has the highest {request.objective}")
     if request.objective == "cost" and request.given:
         load = rate(best.requests_per_s) if request.users is None else counted(request.users, "user")
-        goal = f"is the cheapest that carries {load}"
+        goal = f"is the cheapest that serves {load}"
     yield (
         f"Of {counted(s.n_space, 'deployment')}, {s.n_bounded_out:,} cannot meet the objectives (bounds), "
         f"{were(s.n_simulated)} simulated and {were(s.n_not_simulated)} not; this one {goal}."
@@ -126,7 +126,7 @@ def why_not(best: Plan, other: Plan) -> str:
     ours, theirs = best.capacity_requests_per_s, other.capacity_requests_per_s
     reasons = []
     if ours and theirs:
-        reasons.append(f"carries {rate(theirs)}, {percent(theirs / ours - 1, signed=True)}")
+        reasons.append(f"serves {rate(theirs)}, {percent(theirs / ours - 1, signed=True)}")
     if other.ties:
         reasons.append(TIE_WORDS)
     for name, block, key in (

@@ -67,7 +67,7 @@ class ComparedCandidate:
 
     @property
     def met(self) -> bool:
-        """Return whether the chosen plan carries the tested rate."""
+        """Return whether the chosen plan serves the tested rate."""
         return self.capacity is not None and self.capacity.requests_per_s >= self.rate_per_s
 
 
@@ -75,7 +75,7 @@ class ComparedCandidate:
 class Flip:
     """The value of an input at which another plan becomes the choice: the middle of the remaining interval.
 
-    `alternative` is the number of that plan. It is NOT_IN_ANSWER if the chosen plan no longer carries the required
+    `alternative` is the number of that plan. It is NOT_IN_ANSWER if the chosen plan no longer serves the required
     load, and no other plan of the answer does.
     """
 

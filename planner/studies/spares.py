@@ -88,7 +88,7 @@ class SparesTried(JsonBlock):
 class SpareStudy:
     """Estimates the share of windows that meet the objectives with a number of replicas of each kind.
 
-    `needed` replicas of each kind carry the load, a window lasts `length_s`, and a share `held` of the windows must
+    `needed` replicas of each kind serve the load, a window lasts `length_s`, and a share `held` of the windows must
     meet the objectives. `roles` names the kinds, and `sizes` are the accelerators of a replica of each kind.
     """
 
@@ -263,7 +263,7 @@ def _late(counts: FloatArray) -> float:
 
 
 def needed_replicas(requests_per_s: float, carries_per_s: float) -> int:
-    """Return the replicas that carry a load if each carries `carries_per_s`."""
+    """Return the replicas that serve a load if each serves `carries_per_s`."""
     return max(1, ceil(requests_per_s / carries_per_s - 1e-9))
 
 
@@ -399,7 +399,7 @@ def spares(
 
 
 def _study(rerun: Rerun, candidate: Candidate, plan: Plan, fleet: FailingFleet, terms: SpareObjective) -> SpareStudy:
-    """Return the study of a plan, with the replicas of each kind that carry its load while none fails."""
+    """Return the study of a plan, with the replicas of each kind that serve its load while none fails."""
     needed = tuple(part.replicas for _, part in candidate.pools)
     if len(needed) == 1:  # of prefill and decode replicas, the capacity of each kind alone is not known
         carries = max(plan.capacity_requests_per_s or 0.0, fleet.requests_per_s) / candidate.replicas

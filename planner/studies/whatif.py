@@ -234,7 +234,7 @@ def _breaks(changed: Plan) -> Iterator[str]:
         yield "no rate meets every objective"
     elif capacity < rate:
         limit = f" ({changed.limit_words})" if changed.limit_words else ""
-        yield f"it carries {digits(capacity)} requests/s, not {digits(rate)}{limit}"
+        yield f"it serves {digits(capacity)} requests/s, not {digits(rate)}{limit}"
     if changed.survival is not None and not changed.survival.met:
         yield f"an objective is missed with {counted(changed.survival.replicas_left, 'remaining replica')}"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from catalogs.deployments.encoder_pools import EncodingPlace
+from catalogs.deployments.resolution.encoder_pools import EncodingPlace
 from simulator.core.invariants import require
 from simulator.core.request import Request
 

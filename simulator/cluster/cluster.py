@@ -21,6 +21,7 @@ from simulator.cluster.kv_transfer import InstantTransfer, KvTransfer, LinkTraff
 from simulator.cluster.open_loop import serve_open_loop
 from simulator.cluster.plain_runs import is_plain
 from simulator.cluster.provisioning import PendingReplicas, ReplicaSlots
+from simulator.cluster.request_paths import RequestPaths
 from simulator.cluster.routers.base import ReplicaView
 from simulator.cluster.routers.registry import make_router
 from simulator.cluster.routing_stage import RoutingStage, RunningPool, content_keys, items_alone, of_items
@@ -86,11 +87,7 @@ class Cluster:
         self.replicas: list[Replica] = []  # in order of creation, including those that have ended
         self.on_new_replica: list[Callable[[Replica], None]] = []  # called with every new replica
         self.slots = [ReplicaSlots() for _ in pools]
-        models = range(1 + max(pool.model for pool in pools))
-        self._paths = [self._routing_stages(model) for model in models]
-        self._encoders = [self._encoder_stage(model) for model in models]  # before the paths of requests with items
-        alone = self._models is None and len(self._paths[0]) == 1 and self._encoders[0] is None
-        self._only = self._paths[0] if alone else None  # of all requests
+        self._paths = RequestPaths(self.pools, self._models, self._input_tokens, options.hand_over, self._new_stage)
         self._draining: set[Replica] = set()
         self._stranded: deque[int] = deque()  # requests that no live replica could accept
         self.retries = RetryTracker(options.retries)
@@ -143,32 +140,13 @@ class Cluster:
             pool, context, items_alone(self.requests) if pool.role == "encode" else self.requests, keys
         )
 
-    def _routing_stages(self, model: int) -> list[RoutingStage]:
-        roles = {opened.pool.role for opened in self.pools if opened.pool.model == model}
-        if roles == {"encode"}:
-            raise InputError("an encoder pool needs replicas that run the language model", "encode", "both")
-        if ("prefill" in roles) != ("decode" in roles):
-            rule = "a model needs both prefill and decode pools, or neither"
-            raise InputError(rule, ", ".join(sorted(roles)), "prefill, decode")
-        return [self._new_stage() for _ in range(2 if "decode" in roles else 1)]
-
-    def _encoder_stage(self, model: int) -> RoutingStage | None:
-        """Return the routing stage of the encoder pool of a model; None if it has none."""
-        some = any(opened.pool.role == "encode" and opened.pool.model == model for opened in self.pools)
-        return self._new_stage() if some else None
-
     def _new_stage(self) -> RoutingStage:
         stale = self.options.router_staleness_s > 0.0
         sessions = None if self.requests.sessions is None else self.requests.sessions.tolist()
         return RoutingStage(make_router(self.options.router, ReplicaView(stale, sessions)))
 
-    @property
-    def _stages(self) -> list[RoutingStage]:
-        """Return the routing stages of encoders first, then those of each path of requests."""
-        return [*(stage for stage in self._encoders if stage), *(stage for path in self._paths for stage in path)]
-
     def _collect_signals(self) -> None:
-        for stage in self._stages:
+        for stage in self._paths.stages:
             stage.router.view.collect(stage.replicas)
 
     # ---- the replicas
@@ -178,7 +156,7 @@ class Cluster:
         replica = Replica(len(self.replicas), pool, self.pools[pool].context)
         replica.slot = self.slots[pool].take()
         self.replicas.append(replica)
-        self._stage_of(replica).add(replica, self.pools[pool])
+        self._paths.stage_of(replica).add(replica, self.pools[pool])
         for _ in range(len(self._stranded)):
             self._admit(self._stranded.popleft())
         for call in self.on_new_replica:
@@ -187,7 +165,7 @@ class Cluster:
 
     def drain(self, replica: Replica) -> None:
         """Send a replica no further requests; it ends when it has served those it has."""
-        stage = self._stage_of(replica)
+        stage = self._paths.stage_of(replica)
         if replica in stage.replicas:
             stage.replicas.remove(replica)
             self._draining.add(replica)
@@ -197,7 +175,7 @@ class Cluster:
         """End a replica now; its requests restart from their prompts elsewhere and lose what they had streamed."""
         if replica.removed_s <= self.clock.now:
             return
-        stage = self._stage_of(replica)
+        stage = self._paths.stage_of(replica)
         if replica in stage.replicas:
             stage.replicas.remove(replica)
         self._draining.discard(replica)
@@ -212,7 +190,7 @@ class Cluster:
 
     def wants_model_of(self, index: int, pool: int) -> bool:
         """Return whether a request wants the model of a pool."""
-        return (self._models[index] if self._models else 0) == self.pools[pool].pool.model
+        return self._paths.model(index) == self.pools[pool].pool.model
 
     def n_stranded(self, pool: int) -> int:
         """Return the number of requests that wait for a replica of the pool's model to be added."""
@@ -298,7 +276,7 @@ class Cluster:
     def _request(self, index: int) -> Request:
         """Return a request as the first replica that it passes gets it: an encoder replica gets its items alone."""
         request = self._whole_request(index)
-        return of_items(request) if request.media and self._encoders[self._model(index)] is not None else request
+        return of_items(request) if request.media and self._paths.encoders(index) is not None else request
 
     def _whole_request(self, index: int) -> Request:
         """Return a request with its prompt, its items and its adapter."""
@@ -309,17 +287,9 @@ class Cluster:
             request.media = self.requests.media.of_request(index)
         return request
 
-    def _model(self, index: int) -> int:
-        return self._models[index] if self._models else 0
-
     def route(self, request: Request) -> tuple[int, Replica | None]:
-        """Return (rejection code or 0, chosen replica); the replica is None if no live replica accepts the request.
-
-        Requests with items pass the encoder pool first, if their model has one; others never do.
-        """
-        path = self._only or self._path(request.index)
-        if request.media and (encoders := self._encoders[self._model(request.index)]) is not None:
-            path = [encoders, *path]
+        """Return (rejection code or 0, chosen replica); the replica is None if no live replica accepts the request."""
+        path = self._paths.whole(request)
         for stage in path:
             if stage.refusing and (refusal := stage.refusal(request.index)):
                 return refusal, None
@@ -329,7 +299,7 @@ class Cluster:
     @property
     def routes_ahead(self) -> bool:
         """Return whether routing depends on no replica signal and on no client timeout, so that it is known ahead."""
-        return self._timeouts is None and all(stage.router.ignores_replicas for stage in self._stages)
+        return self._timeouts is None and all(stage.router.ignores_replicas for stage in self._paths.stages)
 
     @property
     def is_plain(self) -> bool:
@@ -347,7 +317,7 @@ class Cluster:
             self.results.first_token_s[index] = nan
         follower = request.follower(with_first=not computes_again)
         follower.last_token_s = now
-        target = self._path(index)[-1].choose(follower)
+        target = self._paths.after_encoders(index)[-1].choose(follower)
         if target is None:  # the request restarts when a replica can accept it
             self.results.started_s[index] = self.results.first_token_s[index] = nan
             self.retries.n += 1
@@ -385,7 +355,7 @@ class Cluster:
         began_s = results.started_s[index]
         # No client sees the token that ends the request here.
         results.started_s[index] = results.prefilled_s[index] = results.first_token_s[index] = nan
-        target = self._path(index)[0].choose(whole)
+        target = self._paths.after_encoders(index)[0].choose(whole)
         embeddings = sum(item.layout.embeddings for item in whole.media)
         number = -1 if target is None else target.index
         results.encodings.extend((index, source_index, number, request.reached_s, began_s, now, nan, embeddings))
@@ -444,24 +414,6 @@ class Cluster:
         yield self.clock.at(self.clock.now + wait_s, ARRIVAL)
         self.retries.n_waiting -= 1
         self._admit(index)
-
-    def _path(self, index: int) -> list[RoutingStage]:
-        """Return the routing stages of a request, according to its model.
-
-        There is one stage, or a prefill and a decode stage unless the request stays with a decode replica.
-        """
-        path = self._paths[self._model(index)]
-        if len(path) > 1 and self.options.hand_over.stays(self._input_tokens[index], path[0].replicas):
-            return path[-1:]
-        return path
-
-    def _stage_of(self, replica: Replica) -> RoutingStage:
-        pool = self.pools[replica.pool].pool
-        if pool.role == "encode":
-            stage = self._encoders[pool.model]
-            assert stage is not None
-            return stage
-        return self._paths[pool.model][-1 if pool.role == "decode" else 0]
 
     def _finished(self, replica_index: int, request: Request) -> None:
         """Account for a request that a replica has finished."""

@@ -1,4 +1,4 @@
-"""Which runs the fast path serves: plain ones, of one replica without features besides batching.
+"""The runs that the fast path serves: those of one replica without features besides batching.
 
 Nothing may observe a plain run or act in it while it is simulated.
 """

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from catalogs.deployments.encoder_pools import encoding_place
+from catalogs.deployments.resolution.encoder_pools import encoding_place
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.engines.profile import EngineProfile
 from catalogs.errors import InputError, nearest_name

@@ -10,8 +10,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from itertools import product, starmap
 
-from catalogs.deployments.encoder_pools import embedding_bytes
 from catalogs.deployments.layout import Role
+from catalogs.deployments.resolution.encoder_pools import embedding_bytes
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.engines.profile import TransferMoment
 from simulator.cluster.compiled import CompiledDeployment, CompiledFleet

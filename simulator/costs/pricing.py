@@ -14,7 +14,7 @@ from calibration.operators.operators import Collective, Elementwise, Gemm, Matmu
 from calibration.operators.roofline import link_bytes, memory_s
 from calibration.power.sustained import at_clock
 from catalogs.arrays import FloatArray
-from catalogs.deployments.parallelism import MOST_MEASURED
+from catalogs.deployments.resolution.parallelism import MOST_MEASURED
 from catalogs.hardware.specs import Hardware
 from simulator.interconnect.collectives import CollectiveSpan, Interconnect
 from simulator.layers.operator_call import CLASSES, OperatorCall
@@ -22,7 +22,7 @@ from simulator.layers.operator_call import CLASSES, OperatorCall
 N_CLASSES: Final = len(CLASSES)
 
 #: Share of the multiprocessors that the normal kernels of DeepEP occupy: 20 of 132 (Buffer.num_sms, VLLM_DBO_COMM_SMS).
-#: The low-latency kernels receive through hooks and occupy none meanwhile.
+#: The low-latency kernels receive through hooks and occupy none while they wait.
 EXCHANGE_SMS: Final = 20 / 132
 
 

@@ -58,7 +58,7 @@ def total(tables: StepTables, log: StepLog) -> StepTotals:
 
     A row that covers several steps is evaluated at its middle step, which is exact where time is linear. Kernels may
     exceed the power limit of the board for microseconds, but the mean power of a row may not. In a pipeline every
-    accelerator works for its stage's share of a row: it computes other batches meanwhile, or waits if only one is in
+    accelerator works for its stage's share of a row. In the rest it computes other batches, or waits if only one is in
     flight (`ResolvedDeployment.batches_in_flight`).
     """
     sums, host, joules, waits = np.zeros(N_CHANNELS), 0.0, 0.0, 0.0

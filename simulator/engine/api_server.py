@@ -17,9 +17,9 @@ clients see them with growing delay and closed-loop clients send fewer requests.
 
 An engine may have several processes, `--api-server-count` (vLLM 0.9.1 and newer, pull request 17546). They share the
 requests evenly, and the engine sends each of them the tokens of its own requests. Each runs on a core of its own
-(catalogs/deployments/optional_blocks.py checks that the node has enough), so they do not slow each other. Sources:
-vLLM's v1/engine/async_llm.py (one output handler), renderers/base.py (one tokeniser thread), entrypoints/cli/serve.py
-(by default as many processes as data-parallel ranks).
+(catalogs/deployments/resolution/optional_blocks.py checks that the node has enough), so they do not slow each other.
+Sources: vLLM's v1/engine/async_llm.py (one output handler), renderers/base.py (one tokeniser thread),
+entrypoints/cli/serve.py (by default as many processes as data-parallel ranks).
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class SharedTransfer:
 class TransferStream:
     """Transfers over the same links, which all progress at one rate."""
 
-    __slots__ = ("costs", "end_s", "event", "event_s", "head", "lone", "members", "passed", "rate", "since_s")
+    __slots__ = ("costs", "end_s", "event", "event_s", "head", "members", "passed", "rate", "since_s", "unshared")
 
     def __init__(self, costs: Mapping[Hashable, float]) -> None:
         self.costs = costs  # seconds per unit of size on each link
@@ -90,7 +90,7 @@ class TransferStream:
         self.rate = self.passed = self.since_s = 0.0  # per member: size per second, and size sent until since_s
         self.end_s = inf  # when the first member ends
         self.head: SharedTransfer | None = None  # the member that ends first
-        self.lone = False  # its only transfer shares no link: the arrival is scheduled, its end has no event
+        self.unshared = False  # its only transfer shares no link: its arrival is scheduled, and its end has no event
         self.event: Event | None = None
         self.event_s = inf
 
@@ -174,7 +174,7 @@ class FairShareNetwork:
             return
         stream.rate, stream.since_s, stream.end_s, stream.head = flow.size / wire_s, now, end_s, flow
         if flow.follower is None:
-            stream.lone, flow.end_s = True, end_s
+            stream.unshared, flow.end_s = True, end_s
             self._arrive_at(flow, end_s)
         else:
             self._schedule_end(stream)
@@ -233,10 +233,10 @@ class FairShareNetwork:
     # ---- ends
 
     def _settle(self, links: Iterable[Hashable]) -> None:
-        """Remove from these links the lone transfers that have ended."""
+        """Remove from these links the unshared transfers that have ended."""
         now = self._clock.now
         for stream in [stream for link in links for stream in self._on.get(link, ())]:
-            if stream.lone and stream.end_s <= now:
+            if stream.unshared and stream.end_s <= now:
                 self._pop(stream)
 
     def _pop(self, stream: TransferStream) -> SharedTransfer:
@@ -252,14 +252,14 @@ class FairShareNetwork:
         if not stream.members:
             for link in stream.costs:
                 del self._on[link][stream]
-            stream.passed, stream.lone, stream.head = 0.0, False, None
+            stream.passed, stream.unshared, stream.head = 0.0, False, None
             stream.event, stream.event_s = None, inf
         return flow
 
     def _watch(self, stream: TransferStream) -> None:
-        """Schedule an event for the end of a lone transfer, because its arrival is no longer certain."""
-        if stream.lone and stream.head is not None:
-            stream.lone, stream.head.event, stream.head.end_s = False, None, inf
+        """Schedule an event for the end of an unshared transfer, because its arrival is no longer certain."""
+        if stream.unshared and stream.head is not None:
+            stream.unshared, stream.head.event, stream.head.end_s = False, None, inf
             self._schedule_end(stream)
 
     def _schedule_end(self, stream: TransferStream) -> None:

@@ -40,7 +40,7 @@ _NEED_TOKENS: Final = frozenset({"least_tokens", "prefix_aware", "kv_aware", "sc
 
 @dataclass(frozen=True, slots=True)
 class KindRules:
-    """What an engine knows of a kind of job: its number of items, and the numbers of its shape and of its network."""
+    """A kind of job as an engine knows it: its number of items, and the numbers of its shape and of its network."""
 
     items: int = 1
     shape: int = 0

@@ -1,4 +1,4 @@
-"""The flow of data between the operators of a step: which operator reads what which other operators wrote.
+"""The flow of data between the operators of a step: for each operator, the operators whose outputs it reads.
 
 The cost model prices operators, not their order, so this module alone knows it. An operator that a model or a stage
 lacks is skipped: its readers then read what it would have read.

@@ -16,7 +16,7 @@ from calibration.operators.cost import CostSource
 from calibration.operators.flops_and_bytes import ACTIVATION_BYTES as ACT
 from calibration.operators.operators import Elementwise
 from catalogs.arrays import FloatArray
-from catalogs.deployments.optional_blocks import DISK_BYTES_PER_S
+from catalogs.deployments.resolution.optional_blocks import DISK_BYTES_PER_S
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.errors import InputError
 from simulator.cache.lora_slots import LoraRules

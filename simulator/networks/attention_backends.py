@@ -58,7 +58,7 @@ class AttentionPrice:
     Attributes:
         seconds: Its time.
         origin: Where the time comes from (calibration/operators/cost.py).
-        watts: Power demand meanwhile.
+        watts: Power demand while it runs.
         notice: What was not measured.
     """
 

@@ -1,4 +1,4 @@
-"""The few factors of an engine that no operator table measures, with the mechanism of each."""
+"""The factors of an engine that no operator table measures, with the mechanism behind each."""
 
 from __future__ import annotations
 

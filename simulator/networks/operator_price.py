@@ -1,4 +1,4 @@
-"""The seconds of one kernel of a network on one accelerator, by what it is.
+"""The seconds of one kernel of a network on one accelerator, by the kind of its operator.
 
 A convolution is an implicit matrix product. Its arithmetic runs at the utilisation that the measured products of the
 same extents reach, times a fitted share (factors.py); its bytes are those of the images, not those of the unfolded
@@ -75,7 +75,7 @@ TF32_SLOWDOWN: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class KernelPrice:
-    """Seconds of one run of a kernel, their origin (calibration/operators/cost.py), and watts meanwhile."""
+    """The seconds of one run of a kernel, their origin (calibration/operators/cost.py), and its watts."""
 
     seconds: float
     origin: float

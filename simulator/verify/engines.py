@@ -14,7 +14,7 @@ from calibration.importers.iteration_log import read_iteration_log
 from calibration.serve import engines
 from calibration.serve.clients import CLIENTS_KEY, Client, Endpoint, VllmBench
 from calibration.serve.engines import SERVED_NAME, ServedLimits
-from calibration.serve.llama_requests import read_burst_slots, read_lone_steps
+from calibration.serve.llama_requests import read_burst_slots, read_single_request_steps
 from calibration.serve.probe import BURST_INPUT_TOKENS
 from calibration.serve.server import Launch, free_port
 from catalogs.deployments.schema import Deployment, load_deployment
@@ -149,7 +149,7 @@ def llama_cpp(choice: EngineChoice) -> tuple[EngineSubject, Client]:
     program, python = engines.find_llama_server(choice.server), engines.find_vllm(choice.python)
     weights = write_gguf(choice.model, choice.model / "model.gguf")
     launch = engines.llama_cpp(program, weights, choice.port or free_port(), choice.limits)
-    subject = engine_subject("llama.cpp", choice, launch, read_lone_steps)
+    subject = engine_subject("llama.cpp", choice, launch, read_single_request_steps)
     return replace(subject, read_passes=_llama_passes), VllmBench(python, new_connections=True)
 
 

@@ -70,7 +70,7 @@ class Cycles:
             InputError: The client does not distinguish the gaps of requests, or nearly all messages held several
                 tokens.
         """
-        rows = [(1, context, seconds) for context, seconds in _lone(probe.lone)]
+        rows = [(1, context, seconds) for context, seconds in _single_cycles(probe.single)]
         passes = probe.burst_passes or (1,) * len(probe.burst_sizes)
         fewest: dict[int, int] = {}
         for n, own in zip(probe.burst_sizes, passes, strict=True):
@@ -79,12 +79,12 @@ class Cycles:
         for n, own in zip(probe.burst_sizes, passes, strict=True):
             members, first = range(first, first + n), first + n
             if own == fewest[n]:
-                rows += [(n, context, seconds) for context, seconds in _burst(probe.bursts, members)]
+                rows += [(n, context, seconds) for context, seconds in _burst_cycles(probe.bursts, members)]
         decodes, context, seconds = np.array(rows, dtype=float).reshape(-1, 3).T
         found = cls(decodes.astype(np.int64), context, seconds)
         if not found.sizes():
             rule = "the client received too few single tokens, because it is too slow for the engine"
-            raise InputError(rule, probe.lone.client)
+            raise InputError(rule, probe.single.client)
         return found
 
     def sizes(self) -> list[int]:
@@ -129,7 +129,7 @@ def fit_steps(probe: Probe, log: pd.DataFrame | None, most_tokens: int) -> Measu
     context_s, at = _decode_table(cycles)
     per_pair = 0.0
     if log is None:
-        nodes, values = _first_tokens(probe.lone, most_tokens, sizes, at)
+        nodes, values = _first_tokens(probe.single, most_tokens, sizes, at)
         if len(nodes) < 2:
             return None
         per_decode = _beyond_a_token(sizes, at, nodes, values)
@@ -173,16 +173,16 @@ def fit_requests(probe: Probe, served: CompiledDeployment, timer: StepTimer, hos
         timer: The durations of steps, including the host times of a step.
         host: Host times of a step that the timer contains.
     """
-    lone = probe.lone
+    single = probe.single
     rules = replace(engine_rules(served), host=host)
-    inputs = lone.input_tokens.astype(np.int64)
-    requests = RequestSet(np.zeros(len(inputs)), inputs, lone.output_tokens.astype(np.int64), concurrency=1)
-    beyond = lone.ttft_s - run_rules(rules, timer, requests).ttft_s
+    inputs = single.input_tokens.astype(np.int64)
+    requests = RequestSet(np.zeros(len(inputs)), inputs, single.output_tokens.astype(np.int64), concurrency=1)
+    beyond = single.ttft_s - run_rules(rules, timer, requests).ttft_s
     lengths = np.unique(inputs)
     typical = np.array([_typical(beyond[inputs == n]) for n in lengths])
-    whole = np.array([_typical(lone.ttft_s[inputs == n]) for n in lengths])
+    whole = np.array([_typical(single.ttft_s[inputs == n]) for n in lengths])
     constant, per_token = _line(lengths, typical, whole)
-    short = lone.ttft_s <= np.median(lone.ttft_s)  # where the constant is more than the noise of a step
+    short = single.ttft_s <= np.median(single.ttft_s)  # where the constant is more than the noise of a step
     rest = trimmed_mean((beyond - constant - per_token * inputs)[short])
     constant = max(0.0, constant + rest)
     host = replace(host, request_s=constant, request_s_per_input_token=per_token)
@@ -242,12 +242,12 @@ def _outside_the_log(cycles: Cycles, log: pd.DataFrame) -> float:
     return max(0.0, float(np.median(found))) if found else 0.0
 
 
-def _first_tokens(lone: MeasuredRun, most: int, sizes: list[int], at: list[float]) -> tuple[list[int], list[float]]:
+def _first_tokens(single: MeasuredRun, most: int, sizes: list[int], at: list[float]) -> tuple[list[int], list[float]]:
     """Return (tokens, seconds) of steps with one prompt; no seconds if fewer than two lengths run in one step."""
-    lengths = [int(n) for n in np.unique(lone.input_tokens) if n <= most]
+    lengths = [int(n) for n in np.unique(single.input_tokens) if n <= most]
     if len(lengths) < 2:
         return lengths, []
-    typical = [_typical(lone.ttft_s[lone.input_tokens == n]) for n in lengths]
+    typical = [_typical(single.ttft_s[single.input_tokens == n]) for n in lengths]
     outside = max(0.0, typical[0] - float(np.interp(lengths[0], sizes, at)))
     outside = min(outside, 0.5 * min(typical))  # a disturbed first length must not consume the others
     return lengths, [t - outside for t in typical]
@@ -289,7 +289,7 @@ def _shape(n: int, context: float) -> BatchShape:
     )
 
 
-def _lone(run: MeasuredRun) -> list[tuple[float, float]]:
+def _single_cycles(run: MeasuredRun) -> list[tuple[float, float]]:
     """Return (context, seconds) of every decode step of single requests; the first gap may contain a hand-over.
 
     The steps of a request have its mean gap, because a client that is late for one token is early for the next.
@@ -302,7 +302,7 @@ def _lone(run: MeasuredRun) -> list[tuple[float, float]]:
     ]
 
 
-def _burst(run: MeasuredRun, members: range) -> list[tuple[float, float]]:
+def _burst_cycles(run: MeasuredRun, members: range) -> list[tuple[float, float]]:
     """Return (context, seconds) of steps between the last first token and the first last one.
 
     The seconds are the mean gap there of the median member.

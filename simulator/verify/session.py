@@ -146,7 +146,7 @@ def _calibration(compiled: CompiledDeployment, probed: Probed) -> EngineCalibrat
         n_layers=resolved.model.n_layers,
         tensor_parallel=resolved.layout.tensor_parallel,
         as_of=time.strftime("%Y-%m-%d"),
-        source=f"probe of {probed.probe.lone.n + probed.probe.bursts.n} requests by {probed.probe.lone.client}",
+        source=f"probe of {probed.probe.single.n + probed.probe.bursts.n} requests by {probed.probe.single.client}",
         host=fit_host(probed.probe, compiled),
         steps=fit_steps(probed.probe, probed.log, resolved.limits.max_num_batched_tokens),
         contended=probed.others_cores > CONTENDED_CORES,

@@ -43,7 +43,7 @@ HOSTILE: dict[str, bytes] = {
     "many keys": b"{" + b",".join(b"k%d: 1" % i for i in range(60_000)) + b"}",
     "tag of another type": b"model: !!bool x\nname: !!timestamp y\nseed: !!int ''\n",
     "tag of Python": b"model: !!python/object/apply:os.getcwd []\n",
-    "lone surrogate": b'{"model": "\\ud800", "hardware": "\\udfff"}',
+    "unpaired surrogate": b'{"model": "\\ud800", "hardware": "\\udfff"}',
     "NaN": b'{"schema_version": NaN, "request": {}, "feasible": NaN, "search": Infinity, "reproduce": 1e999}',
     "string": b'"text"',
     "list": b"[1, null, {}]",

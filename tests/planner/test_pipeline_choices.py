@@ -602,7 +602,7 @@ def test_the_rank_is_by_score_where_there_is_one_and_by_estimates_in_a_race() ->
 def test_the_method_is_stated() -> None:
     done = SearchResult(outcomes=[outcome(A, -1.0)])
     assert pipeline._method(done, 1) == "all candidates"
-    assert pipeline._method(done, 4) == "all candidates that may carry the load"
+    assert pipeline._method(done, 4) == "all candidates that may serve the load"
     assert pipeline._method(replace(done, n_outclassed=2), 3) == "all candidates except those that cannot win"
     assert pipeline._method(replace(done, enumerated=False), 9999) == "the most promising of 9,999 candidates"
     assert pipeline._method(replace(done, interrupted=True), 9).startswith("interrupted: best of 1 simulated")

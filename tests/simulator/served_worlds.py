@@ -55,8 +55,8 @@ def measured(plant: CompiledDeployment, requests: RequestSet) -> MeasuredRun:
 
 def probed(plant: CompiledDeployment) -> Probe:
     """The probe of `calibrate verify` against that engine."""
-    lone = measured(plant, probes.lone_requests(400, 0))
+    single = measured(plant, probes.single_requests(400, 0))
     sizes = tuple(n for n in probes.BURSTS if n <= plant.resolved.limits.max_num_seqs) * probes.REPEATS[0]
-    spaces_s = probes.cautious_spaces_s(sizes, lone.stat("ttft", "p50"), lone.stat("tpot", "p50"))
+    spaces_s = probes.cautious_spaces_s(sizes, single.stat("ttft", "p50"), single.stat("tpot", "p50"))
     bursts = probes.burst_requests(sizes, spaces_s)
-    return Probe(lone, measured(plant, bursts), sizes)
+    return Probe(single, measured(plant, bursts), sizes)

@@ -159,7 +159,7 @@ def page_copy(shape: Shape, device: ProfiledDevice) -> Work:
     return Work([lambda: target.copy_(source, non_blocking=is_locked)], kernel, graph=False)
 
 
-#: Host memory that the driver knows, with whether it is locked. It is kept, because it must not be unmapped meanwhile.
+#: Host memory that the driver knows, with whether it is locked. It is kept, because it must not be unmapped in use.
 _KNOWN_TO_DRIVER: Final[dict[tuple[str, int], tuple[Any, bool]]] = {}
 
 

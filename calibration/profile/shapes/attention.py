@@ -32,7 +32,7 @@ COMMON: Final = (1, 4, 8)  # group sizes that are measured on the whole grid, an
 
 @dataclass(frozen=True, slots=True)
 class HeadSelection:
-    """Head configurations to measure.
+    """The head configurations that a profile measures.
 
     `full` is fitted on the whole grid and `coarse` on a part of it. `others` only check the fit.
     """

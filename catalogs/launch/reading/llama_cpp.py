@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import Final
 
-from catalogs.deployments.stages import by_shares
+from catalogs.deployments.resolution.stages import by_shares
 from catalogs.engines.flags import flag_table
 from catalogs.errors import InputError
 from catalogs.launch.reading.engine_reader import Reading, value_of

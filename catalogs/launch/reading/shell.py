@@ -39,7 +39,7 @@ class ShellCommand:
 
 @dataclass(slots=True)
 class Script:
-    """A shell text.
+    """The commands of a shell text, and the files that it writes.
 
     Attributes:
         commands: The simple commands in their order, without those of branches that are known not to be taken.

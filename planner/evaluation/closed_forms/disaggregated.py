@@ -10,7 +10,7 @@ from itertools import product
 from typing import Final
 
 from catalogs.deployments.layout import Layout
-from catalogs.deployments.parallelism import transfer_refusal
+from catalogs.deployments.resolution.parallelism import transfer_refusal
 from catalogs.deployments.resolve import CatalogLookup
 from catalogs.hardware.specs import Hardware
 from planner.evaluation.closed_forms.queueing import LIGHT, SHARE_OF_EACH_REPLICA, QueueingModel, Utilisation

@@ -7,7 +7,7 @@ from typing import Any
 from catalogs.economics.electricity import list_grids, load_grid
 from catalogs.ui.words import digits, dollars, gigabytes, kilowatts, percent, plan_name, seconds, sure_percent
 from planner.evaluation.confidence import LEVEL
-from planner.networks.counts import not_simulated
+from planner.networks.candidate_counts import not_simulated
 from planner.networks.schema import NetworkAnswer, NetworkPlan
 from planner.networks.screen import (
     capacity_words,
@@ -58,9 +58,9 @@ def capacity_sentences(answer: NetworkAnswer, plan: NetworkPlan) -> str:
     """Return the capacity of a plan, what limits it, and how suddenly objectives are missed beyond it."""
     capacity, near_miss = capacity_words(plan), job_near_miss_words(plan, answer.request.confidence)
     if capacity is None:
-        return "No rate of jobs holds at the confidence."
+        return "No rate of jobs meets the objectives at the confidence."
     limit = f": {plan.limited_by}" if plan.limited_by else ""
-    return f"The plan holds {capacity} at the confidence{limit}." + (f" {capital(near_miss)}." if near_miss else "")
+    return f"The plan serves {capacity} at the confidence{limit}." + (f" {capital(near_miss)}." if near_miss else "")
 
 
 def load(plan: NetworkPlan) -> TextTable:

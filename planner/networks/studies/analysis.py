@@ -16,9 +16,9 @@ from catalogs.ui.charts import time_text
 from catalogs.ui.words import digits, evidence_words, gigabytes, shares_words
 from planner.networks.candidate import Setup
 from planner.networks.job import BATCH, read_job
+from planner.networks.job_service import JobService
 from planner.networks.mix import JobMix
 from planner.networks.request import MODES
-from planner.networks.service import JobService
 from simulator.analysis.operators import BOUND_WORDS, COMPUTE, FIXED, MEMORY, SUMMED, OperatorRow, operator_document
 from simulator.networks.execution import ACTIVATION_BYTES, Mode
 from simulator.networks.kernels import KernelRow, job_kernels

@@ -11,7 +11,7 @@ from catalogs.hardware.specs import Hardware
 from catalogs.ui.progress import ProgressCallback
 from catalogs.ui.words import counted, digits, percent, were
 from planner.answer.answer_schema import reason_sentence, refused_sentence
-from planner.networks.counts import not_simulated
+from planner.networks.candidate_counts import not_simulated
 from planner.networks.plan import best_of
 from planner.networks.schema import NetworkAnswer, NetworkPlan, StageRow
 from planner.networks.screen import capacity_words, cost_words, energy_words
@@ -30,7 +30,7 @@ _GOALS: Final = {
     "cost": "has the lowest cost",
     "energy": "has the lowest energy",
     "carbon": "has the lowest carbon",
-    "throughput": "has the highest rate that holds",
+    "throughput": "has the highest rate that meets the objectives",
     "latency": "has the lowest latency",
 }
 
@@ -80,9 +80,9 @@ def _why(answer: NetworkAnswer, best: NetworkPlan) -> Iterator[str]:
     search, request = answer.search, answer.request
     goal = _GOALS[request.objective]
     if request.objective == "cost" and request.requests_per_s is not None:
-        goal = f"is the cheapest that holds {digits(request.requests_per_s)} jobs/s"
+        goal = f"is the cheapest that serves {digits(request.requests_per_s)} jobs/s"
     if request.objective == "cost" and request.users is not None:
-        goal = f"is the cheapest that holds {counted(request.users, 'user')}"
+        goal = f"is the cheapest that serves {counted(request.users, 'user')}"
     left = not_simulated(search)
     yield (
         f"Of {counted(search.n_space, 'deployment')}, {search.n_bounded_out:,} cannot meet the objectives or gain "
@@ -206,7 +206,7 @@ def _step(
     )
     plan = best_of(changed)
     if plan is None:
-        words = f"{hardware.text}: no plan holds it"
+        words = f"{hardware.text}: no plan serves it"
         return GrowthStep(kind, words, None, None, False, note)
     usd, now = plan.usd_per_hour, best.usd_per_hour
     extra = None if usd is None or now is None else usd - now

@@ -14,9 +14,9 @@ from typing import Final
 from catalogs.ui.progress import ProgressCallback
 from catalogs.ui.words import percent
 from planner.evaluation.capacity import find_capacity
-from planner.networks.assess import JobAssessor
 from planner.networks.candidate import JobCandidate
 from planner.networks.evaluation import JobEvaluator, JobVerdict
+from planner.networks.job_assessor import JobAssessor
 from planner.studies.binding import IMPROVEMENT, RESOLUTION, Binding, CapacityGain, gain_of, ranked
 from planner.studies.capacity_inputs import ARRIVALS, COMPUTE, FIXED, HOST, LINK, MEMORY
 from simulator.networks.job import JobPrice, Resource

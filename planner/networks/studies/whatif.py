@@ -13,15 +13,15 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.networks.files import load_network
 from catalogs.ui.words import counted, digits, gigabytes, human_s, seconds, sure_percent, unused_accelerators_words
 from planner.economics.money import offer_words
-from planner.networks.assess import JobAssessor
 from planner.networks.candidate import JobCandidate, Setup
 from planner.networks.evaluation import JobEvaluator
 from planner.networks.job import BATCH
-from planner.networks.measure import PlanBuilder
+from planner.networks.job_assessor import JobAssessor
+from planner.networks.job_service import JobService
 from planner.networks.mix import read_jobs
+from planner.networks.plan_builder import PlanBuilder
 from planner.networks.request import NetworkRequest
 from planner.networks.schema import NetworkAnswer, NetworkPlan
-from planner.networks.service import JobService
 from planner.networks.studies.comparison import CAPACITY, PLANNED_RATE, SINGLE_JOB, figures, setup_differs
 from planner.problem.reproduction import digest
 from planner.problem.tariff import require_price
@@ -258,4 +258,4 @@ def _breaks(changed: NetworkPlan, of_users: bool) -> Iterator[str]:
         yield "no rate meets every objective"
     elif capacity is not None and capacity < rate:
         limit = f" ({changed.limited_by})" if changed.limited_by else ""
-        yield f"it holds {digits(capacity)} jobs/s{limit}, not {digits(rate)}"
+        yield f"it serves {digits(capacity)} jobs/s{limit}, not {digits(rate)}"

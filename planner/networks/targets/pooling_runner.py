@@ -17,8 +17,8 @@ from catalogs.launch.images import ContainerDevice
 from catalogs.networks.names import load_names
 from planner.deploy.files import bash_script
 from planner.networks.job import TEXT_FAMILIES
+from planner.networks.job_service import POOLING
 from planner.networks.schema import JobBlock, NetworkPlan
-from planner.networks.service import POOLING
 
 #: vLLM's names of the number formats that it computes such networks in.
 _DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32": "float32"}

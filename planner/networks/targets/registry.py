@@ -6,7 +6,7 @@ from typing import Final
 
 from planner.deploy.targets.registry import TEXT_EMBEDDINGS
 from planner.networks.job import TEXT_FAMILIES
-from planner.networks.service import POOLING
+from planner.networks.job_service import POOLING
 from planner.networks.targets import pooling_runner, sglang_diffusion, text_embeddings, triton
 from planner.networks.targets.target import NetworkTarget
 

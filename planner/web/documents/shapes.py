@@ -290,9 +290,9 @@ class GuessDocument(TypedDict):
     fits: bool
     memory: dict[str, Any] | None
     binds: str | None
-    lone_ttft_s: float | None
-    lone_tpot_s: float | None
-    lone_job_s: float | None
+    single_ttft_s: float | None
+    single_tpot_s: float | None
+    single_job_s: float | None
     gpus: int | None
     usd_per_hour: float | None
     requests_per_s: float | None

@@ -43,7 +43,7 @@ def test_a_page_without_the_part_is_refused(
 
 @pytest.mark.parametrize(
     ("section", "benchmark"),
-    [("peers", "peers"), ("coverage", "coverage"), ("budget", "error_budget"), ("tables", "accuracy")],
+    [("peers", "peers"), ("coverage", "stated_error"), ("budget", "error_budget"), ("tables", "accuracy")],
 )
 def test_the_page_of_accuracy_has_the_part_of_each_benchmark(
     section: str, benchmark: str, monkeypatch: pytest.MonkeyPatch

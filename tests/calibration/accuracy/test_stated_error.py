@@ -165,8 +165,8 @@ def test_folds_are_stable_and_of_about_equal_size(monkeypatch: pytest.MonkeyPatc
 def test_a_point_is_predicted_without_the_points_of_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of one model are twice as long as simulated: no other model shows that, so no interval may cover them."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    from coverage import left_out
     from measured_points import Compared
+    from stated_error import left_out
 
     ratios = 0.05 * RNG.standard_normal(60)
     points = [
@@ -285,7 +285,7 @@ def test_own_comparisons_are_read_from_the_page(tmp_path: Path, monkeypatch: pyt
 
 def test_what_was_fitted_is_what_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    from coverage import write
+    from stated_error import write
 
     shipped = load_file()
     write(shipped, tmp_path / "copy.json")
@@ -365,8 +365,8 @@ def weighed(depends: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[float, list
     Operators are expected to be wrong by 2 or by 20 %; runs are, if it `depends`, and otherwise all by about 8 %.
     """
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    from coverage import best_form, left_out
     from measured_points import Compared
+    from stated_error import best_form, left_out
 
     points = []
     for i in range(160):

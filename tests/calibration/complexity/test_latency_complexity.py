@@ -194,8 +194,8 @@ def test_the_weights_of_bins_by_hand() -> None:
     assert found.covered == 8 / 9
     # No time varies within a bin, so the interval has no width.
     assert (found.low, found.high) == (found.ratio, found.ratio)
-    lone = compare(records([1, 9], [1, 1], [1, 2]), records([1, 9], [1, 1], [1, 3]), LengthBins((5,), ()))
-    assert (lone.ratio, lone.low) == (4 / 3, None)
+    one = compare(records([1, 9], [1, 1], [1, 2]), records([1, 9], [1, 1], [1, 3]), LengthBins((5,), ()))
+    assert (one.ratio, one.low) == (4 / 3, None)
 
 
 def test_runs_without_a_common_length_are_refused() -> None:

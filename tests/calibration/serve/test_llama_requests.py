@@ -1,4 +1,4 @@
-"""The log that llama-server writes by default: the time of each request in the engine, and the steps of lone ones."""
+"""The log that llama-server writes by default: the time of each request, and the steps of those that ran alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from calibration.importers.iteration_log import COLUMNS
-from calibration.serve.llama_requests import read_burst_slots, read_llama_requests, read_lone_steps
+from calibration.serve.llama_requests import read_burst_slots, read_llama_requests, read_single_request_steps
 
 
 def lines(task: int, at_s: float, prompt: tuple[int, float], output: tuple[int, float], slot: int = 3) -> str:
@@ -31,7 +31,7 @@ def lines(task: int, at_s: float, prompt: tuple[int, float], output: tuple[int, 
     )
 
 
-def test_requests_and_the_steps_of_lone_ones(tmp_path: Path) -> None:
+def test_requests_and_the_steps_of_single_requests(tmp_path: Path) -> None:
     """A single request across the full minute; two that overlap; one of a single token."""
     log = tmp_path / "server.log"
     pair = lines(1, 70.0, (96, 40.0), (24, 230.0)) + lines(2, 70.01, (96, 80.0), (24, 230.0))
@@ -40,7 +40,7 @@ def test_requests_and_the_steps_of_lone_ones(tmp_path: Path) -> None:
     assert [(r.input_tokens, r.output_tokens) for r in found] == [(21, 8), (96, 24), (96, 24), (40, 1)]
     assert found[0].prompt_s == pytest.approx(0.02417)
     assert found[0].end_s - found[0].start_s == pytest.approx(0.04101, abs=1e-6)
-    steps = read_lone_steps(log)
+    steps = read_single_request_steps(log)
     assert steps is not None
     assert tuple(steps.columns) == COLUMNS
     assert steps.context_tokens.tolist() == [21, 0, 40]
@@ -49,12 +49,12 @@ def test_requests_and_the_steps_of_lone_ones(tmp_path: Path) -> None:
     assert steps.at_s.tolist() == pytest.approx([59.99, 60.01417, 80.0])
 
 
-def test_a_log_without_lone_requests_holds_no_steps(tmp_path: Path) -> None:
+def test_a_log_without_single_requests_holds_no_steps(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     log.write_text(lines(1, 1.0, (96, 40.0), (24, 230.0)) + lines(2, 1.01, (96, 80.0), (24, 230.0)))
-    assert read_lone_steps(log) is None
+    assert read_single_request_steps(log) is None
     log.write_text("another version of the program\n")
-    assert read_lone_steps(log) is None
+    assert read_single_request_steps(log) is None
 
 
 def test_the_slots_of_bursts_are_those_of_the_last_requests(tmp_path: Path) -> None:

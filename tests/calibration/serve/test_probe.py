@@ -70,14 +70,14 @@ def test_a_probe_survives_what_ended_one(tmp_path: Path) -> None:
     assert not told
     sizes = [n for n in BURSTS if n <= 32]
     assert sum(sizes) == 62
-    # warm-up once more, lone once more, the first bursts twice more, the further ones once
+    # the warm-up and the single requests once more, the first bursts twice more, the further ones once
     client = LossyClient([[3], [], [0, 23], [], [4, 30, 31, 32, 33], [1], []])
     found = probe(client, TARGET, ProbeLimits(256, 32), tmp_path, told.append)
     assert [len(told), len(client.sent)] == [4, 8]
     assert REASON in told[0]
     assert "request 4" in told[0]
     assert "5 of 62 requests failed (request 5, 31, 32, 33, 34:" in told[2]
-    for mine, own in ((found.lone, clean.lone), (found.bursts, clean.bursts)):
+    for mine, own in ((found.single, clean.single), (found.bursts, clean.bursts)):
         assert (mine.n, mine.n_failed) == (own.n, 0)
         assert mine.input_tokens.tolist() == own.input_tokens.tolist()
         assert mine.ttft_s == pytest.approx(own.ttft_s)
@@ -96,8 +96,8 @@ def test_a_fast_model_is_probed_at_several_moments(tmp_path: Path) -> None:
     found = probe(client, TARGET, ProbeLimits(16, 4), tmp_path, [].append)
     assert repeats_within(10.0, 4.0) == 2
     assert repeats_within(10.0, 1.0) == REPEATS[1]
-    rounds = found.lone.input_tokens.reshape(-1, N_LENGTHS)
-    assert len(rounds) == repeats_within(10.0, float(found.lone.e2e_s[:N_LENGTHS].sum()))
+    rounds = found.single.input_tokens.reshape(-1, N_LENGTHS)
+    assert len(rounds) == repeats_within(10.0, float(found.single.e2e_s[:N_LENGTHS].sum()))
     assert (np.sort(rounds) == np.sort(rounds[0])).all()
     assert (rounds[0] != rounds[1]).any()
     assert found.burst_sizes == (2, 4) * (len(found.burst_sizes) // 2)
@@ -114,8 +114,11 @@ def test_probes_are_joined_request_by_request(tmp_path: Path) -> None:
     both = joined([first, second])
     assert both.burst_sizes == first.burst_sizes + second.burst_sizes
     assert both.bursts.n == sum(both.burst_sizes)
-    assert both.lone.input_tokens.tolist() == [*first.lone.input_tokens.tolist(), *second.lone.input_tokens.tolist()]
-    assert [len(gaps) for gaps in both.lone.gaps()] == [23] * both.lone.n
+    assert both.single.input_tokens.tolist() == [
+        *first.single.input_tokens.tolist(),
+        *second.single.input_tokens.tolist(),
+    ]
+    assert [len(gaps) for gaps in both.single.gaps()] == [23] * both.single.n
     assert not both.burst_passes
     known = (replace(first, burst_passes=(1,) * len(first.burst_sizes)), replace(second, burst_passes=(2,) * 4))
     assert joined(known).burst_passes == known[0].burst_passes + (2,) * 4
@@ -130,7 +133,7 @@ def test_requests_that_always_fail_end_the_probe_with_their_reason(tmp_path: Pat
     client, told = LossyClient([[0]] * 10), []
     requests = RequestSet(np.zeros(3), np.array([5, 6, 7]), np.array([4, 4, 4]), concurrency=1)
     with pytest.raises(IncompleteReplay) as caught:
-        replay_groups(client, TARGET, requests, np.arange(3), tmp_path / "lone", told.append)
+        replay_groups(client, TARGET, requests, np.arange(3), tmp_path / "single", told.append)
     line = str(caught.value)
     assert "1 of 1 requests failed (request 1: ServerDisconnectedError" in line
     assert "got" not in line

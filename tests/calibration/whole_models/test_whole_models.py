@@ -15,7 +15,7 @@ from calibration.whole_models import table
 from calibration.whole_models.collect import collect, counts
 from calibration.whole_models.generation import extended
 from calibration.whole_models.physics import architecture
-from calibration.whole_models.plan import PlannedPoint, SessionLimits, decide, growth_bytes, run_seconds
+from calibration.whole_models.point_decision import PlannedPoint, SessionLimits, decide, growth_bytes, run_seconds
 from calibration.whole_models.subjects import DEFAULTS, RandomWeightModel, load_subject
 from calibration.whole_models.workloads import BATCHES, Point, points
 from catalogs.errors import InputError

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalogs.deployments.parallelism import check_tensor_parallel, tensor_parallel_choices
+from catalogs.deployments.resolution.parallelism import check_tensor_parallel, tensor_parallel_choices
 from catalogs.deployments.resolve import resolve, resolve_pools
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment, load_deployment
@@ -194,8 +194,8 @@ def test_expert_parallel_is_for_mixtures() -> None:
     assert "mixture-of-experts" in str(refused(expert_parallel=True))
     r = made(model=MOE, expert_parallel=True, data_parallel=4, tensor_parallel=2)
     assert (r.replicas, r.layout.data_parallel, r.layout.tensor_parallel, r.layout.expert_parallel) == (1, 4, 2, True)
-    lone = made(model=MOE, hardware="h100x4", expert_parallel=True)
-    assert (lone.layout.tensor_parallel, len(lone.notices)) == (4, 2)
+    single = made(model=MOE, hardware="h100x4", expert_parallel=True)
+    assert (single.layout.tensor_parallel, len(single.notices)) == (4, 2)
 
 
 def test_dtypes() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from calibration.profile.peaks import host_copies
-from catalogs.deployments.optional_blocks import resolve_offload
+from catalogs.deployments.resolution.optional_blocks import resolve_offload
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware

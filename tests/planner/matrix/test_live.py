@@ -56,7 +56,7 @@ def test_engines_that_are_not_installed_say_so(tmp_path: Path) -> None:
 
 
 def slower(probe: Probe, factor: float) -> Probe:
-    return replace(probe, lone=replace(probe.lone, itl_s=probe.lone.itl_s * factor))
+    return replace(probe, single=replace(probe.single, itl_s=probe.single.itl_s * factor))
 
 
 def test_a_row_states_that_the_machine_changed_between_probes() -> None:

@@ -9,13 +9,13 @@ from typing import Any
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.networks.files import load_network
 from catalogs.workloads.jobs import NetworkJob
-from planner.networks.assess import JobAssessor
 from planner.networks.candidate import JobCandidate, Setup
 from planner.networks.evaluation import JobEvaluator
 from planner.networks.job import PlannedJob
+from planner.networks.job_assessor import JobAssessor
+from planner.networks.job_service import JobService
 from planner.networks.mix import JobMix
 from planner.networks.request import NetworkRequest, network_request
-from planner.networks.service import JobService
 from simulator.jobs.compiled import BatchPrice, CompiledJobs, compile_jobs
 
 SecondsOf = Callable[[int], float]  # jobs of a batch -> seconds

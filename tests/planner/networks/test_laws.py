@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from planner.networks.assess import JobAssessor
 from planner.networks.candidate import JobCandidate
 from planner.networks.evaluation import meets_confidence
-from planner.networks.measure import PlanBuilder
+from planner.networks.job_assessor import JobAssessor
+from planner.networks.plan_builder import PlanBuilder
 from planner.networks.screen import job_near_miss_words
 from tests.planner.networks.known_jobs import one, world
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from catalogs.hardware.catalog import parse_hardware
-from planner.networks.measure import PlanBuilder
 from planner.networks.merit import Merit, preferred
 from planner.networks.plan import NetworkPlanner
+from planner.networks.plan_builder import PlanBuilder
 from planner.networks.search import KindSearch
 from tests.planner.networks.known_jobs import one, world
 

@@ -14,11 +14,11 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.networks.files import load_network
 from planner.networks.candidate import JobCandidate, Setup
 from planner.networks.evaluation import JobEvaluator
-from planner.networks.measure import PlanBuilder
+from planner.networks.job_service import JobService, busy_s
 from planner.networks.mix import JobMix, read_jobs
 from planner.networks.plan import plan_network
+from planner.networks.plan_builder import PlanBuilder
 from planner.networks.request import network_request
-from planner.networks.service import JobService, busy_s
 from planner.networks.space import make_space
 from planner.problem.slo import parse_slos
 from tests.planner.networks.known_jobs import ask, one, world

@@ -15,13 +15,13 @@ from catalogs.ui.entry_point import run_command
 from catalogs.workloads.jobs import JobWorkload
 from planner.cli.main import app
 from planner.economics.rack_power import idle_w
+from planner.networks.job_service import error_factor
 from planner.networks.plan import NetworkPlanner, plan_network
 from planner.networks.report.page import write_page
 from planner.networks.report.tables import plans
 from planner.networks.request import network_request
 from planner.networks.schema import NetworkAnswer
 from planner.networks.screen import difference_words, error_words, render
-from planner.networks.service import error_factor
 from planner.networks.studies.explain import why_not
 from simulator.jobs.simulate import simulate_jobs
 from simulator.networks.factors import interval_factor

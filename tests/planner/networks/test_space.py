@@ -9,9 +9,9 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.networks.files import load_network
 from planner.networks.candidate import Setup
 from planner.networks.job import PlannedJob
+from planner.networks.job_service import JobService
 from planner.networks.mix import JobMix, read_jobs
 from planner.networks.request import network_request
-from planner.networks.service import JobService
 from planner.networks.space import Space, is_too_slow, make_space, splits
 from simulator.networks.job import JobPrice
 from tests.planner.networks.known_jobs import KnownService, ask
@@ -56,7 +56,7 @@ def test_weights_that_do_not_fit_are_sharded_or_offloaded() -> None:
     assert {c.setup.parallelism.shard_weights for c in found.left if c.setup.ranks > 1} == {True}
 
 
-def test_a_lone_job_above_the_limit_rules_a_setup_out() -> None:
+def test_a_single_job_above_the_limit_rules_a_setup_out() -> None:
     found = space(Light, seconds=5.0, slo="e2e.p90=4s")
     assert found.left == []
     assert "one job alone takes 5 s" in next(iter(found.reasons))
@@ -91,7 +91,7 @@ def test_an_unknown_precision_of_the_hardware_is_refused() -> None:
 
 
 def test_a_job_beyond_the_memory_is_refused_without_pricing_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.networks.service.price_job", lambda *_: pytest.fail("a job was priced"))
+    monkeypatch.setattr("planner.networks.job_service.price_job", lambda *_: pytest.fail("a job was priced"))
     job = PlannedJob(load_network("wan2.1-t2v-14b"), {"height": 20_000, "width": 20_000, "frames": 2001})
     hardware = [parse_hardware("h100x8")]
     found = make_space(ask(model="wan2.1-t2v-14b", hardware="h100x8"), JobService(JobMix.one(job)), hardware)

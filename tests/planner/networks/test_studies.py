@@ -106,7 +106,7 @@ def test_whatif_counts_units_as_plan_does(answer: NetworkAnswer) -> None:
         ({"keys": {"mode": "tensorrt"}}, True),
     ],
 )
-def test_each_kind_of_change_moves_a_lone_job(answer: NetworkAnswer, given: dict[str, Any], faster: bool) -> None:
+def test_each_kind_of_change_moves_a_single_job(answer: NetworkAnswer, given: dict[str, Any], faster: bool) -> None:
     found = change(answer, requests_per_s=10.0, **given)
     alone = next(f for f in found.comparison.figures if f.name == "a single job")
     assert (alone.b < alone.a) == faster
@@ -156,7 +156,7 @@ def test_explain_names_what_binds_and_what_it_would_take(file: Path, capsys: pyt
     binding = [use["resource"] for use in found["uses"] if use["binds"]]
     assert binding
     assert max(gains, key=gains.__getitem__) in binding
-    assert any("cheapest that holds 300 jobs/s" in line for line in found["why"])
+    assert any("cheapest that serves 300 jobs/s" in line for line in found["why"])
     assert found["more_capacity"]["goal_requests_per_s"] > 300
     assert {use["of"] for use in found["uses"] if use["of"]} == {"the time of a single job"}  # no batches of several
     held = [change for change in found["more_capacity"]["changes"] if change["holds"]]

@@ -207,7 +207,7 @@ def test_nothing_changed_is_the_plan_again() -> None:
 def test_twice_and_more_the_rate_breaks_and_says_what() -> None:
     plan = answer().plans[0]
     found = what_if(answer(), plan, Changes(4 * (plan.requests_per_s or 0.0), None, None, {}))
-    assert any("it carries" in line for line in found.breaks)
+    assert any("it serves" in line for line in found.breaks)
     assert [what for what, *_ in found.comparison.differs] == ["requests/s"]
 
 

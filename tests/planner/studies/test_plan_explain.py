@@ -123,8 +123,8 @@ def test_the_goal_of_the_search_is_that_of_the_request() -> None:
         found = why(objective=objective)
         assert ("lowest" in found) is (objective in ("cost", "energy", "carbon", "latency"))
         assert ("highest" in found) is (objective in ("throughput", "goodput"))
-    assert why(requests_per_s=2.0).endswith(f"this one is the cheapest that carries {rate(best.requests_per_s)}.")
-    assert why(users=30).endswith("this one is the cheapest that carries 30 users.")
+    assert why(requests_per_s=2.0).endswith(f"this one is the cheapest that serves {rate(best.requests_per_s)}.")
+    assert why(users=30).endswith("this one is the cheapest that serves 30 users.")
     assert why().endswith("this one has the lowest cost per token.")
 
 

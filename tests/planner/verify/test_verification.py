@@ -332,8 +332,8 @@ def test_loads_are_read_from_arrivals_alone() -> None:
     assert load_of(loop).concurrency == 6
     alone = replace(vllm_bench.read_vllm_bench(closed(1, 40), "r"), offered=UNSTATED)
     assert load_of(alone).concurrency == 1
-    lone = replace(alone, arrival_s=np.cumsum(np.full(alone.n, 3 * alone.e2e_s.max())))
-    assert load_of(lone).concurrency is None
+    spaced = replace(alone, arrival_s=np.cumsum(np.full(alone.n, 3 * alone.e2e_s.max())))
+    assert load_of(spaced).concurrency is None
     at_once = replace(loop, arrival_s=np.zeros(loop.n))
     assert load_of(at_once).concurrency == loop.n
     for rate in (0.3, 1.0):

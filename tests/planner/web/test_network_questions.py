@@ -163,7 +163,7 @@ def test_assistants_may_ask_for_networks() -> None:
     assert guess is not None
     assert {"job", "steps", "modes"} <= set(plan.definition()["inputSchema"]["properties"])
     found = guess.answer({"model": "resnet50", "hardware": "h100x2", "slo": ["e2e.p90=20ms"]}, None)  # type: ignore[arg-type]
-    assert found["lone_job_s"] > 0
+    assert found["single_job_s"] > 0
 
 
 def test_the_compare_page_offers_plans_for_one_subject_together(browser: Browser, server: RunningServer) -> None:

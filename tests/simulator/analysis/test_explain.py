@@ -245,8 +245,8 @@ def test_what_binds_is_what_is_short(plant: CompiledDeployment) -> None:
     assert explain(served(plant, 20.0, max_num_seqs=2))["bound_by"] == "queue"
     prompts = bottleneck(simulate(plant, requests([0.0] * 60, [2000] * 60, [1] * 60), RunOptions(event_log=EventLog())))
     assert prompts.steps["compute"] > 0.6
-    lone = bottleneck(simulate(plant, requests([0.0], [200], [400]), RunOptions(event_log=EventLog())))
-    assert lone.steps["memory_bandwidth"] > 0.6
+    single = bottleneck(simulate(plant, requests([0.0], [200], [400]), RunOptions(event_log=EventLog())))
+    assert single.steps["memory_bandwidth"] > 0.6
 
 
 def test_a_busy_api_server_is_what_limits_a_run(plant: CompiledDeployment) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catalogs.deployments.encoder_pools import embedding_bytes
+from catalogs.deployments.resolution.encoder_pools import embedding_bytes
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import validate_as

@@ -247,7 +247,7 @@ def test_schedulers_take_over_as_their_engines_do(
 
 @settings(max_examples=40, deadline=None)
 @given(workloads(), st.sampled_from(["prefill", "decode"]))
-def test_free_transfer_is_no_quicker_than_a_lone_request(work: RequestSet, first: str) -> None:
+def test_free_transfer_is_no_quicker_than_a_single_request(work: RequestSet, first: str) -> None:
     """The lower bound: every request as if alone, on a prefill and a decode replica of its own."""
     timer = Linear(base_s=0.25, prompt_token_s=0.125)
     done = simulate(work, DisaggregationPolicy(first), ports(Wire(0.0, 0.0)), timer=timer)  # type: ignore[arg-type]
@@ -392,7 +392,7 @@ def test_what_is_under_way_when_a_run_is_cut_has_no_end() -> None:
 
 
 def test_slices_send_through_the_card_of_their_gpu() -> None:
-    """Two prefill slices of one H100 and decode elsewhere: a lone transfer has the whole card, two share it."""
+    """Two prefill slices of one H100 and decode elsewhere: a single transfer has the whole card, two share it."""
     split = {
         "prefill_replicas": 2,
         "decode_replicas": 2,
@@ -422,7 +422,7 @@ def test_slices_send_through_the_card_of_their_gpu() -> None:
 
 
 def test_replicas_of_one_node_share_its_card() -> None:
-    """Eight A10G have one interface of 100 Gb/s: a lone transfer gets all of it, four get a quarter each."""
+    """Eight A10G have one interface of 100 Gb/s: a single transfer gets all of it, four get a quarter each."""
     split = {"prefill_replicas": 8, "decode_replicas": 8}
     keys = {"max_model_len": 4096, "max_num_seqs": 16, "max_num_batched_tokens": 2048}
     fleet = compile_fleet(Deployment(model="llama3.2-3b", hardware="2*a10gx8", disaggregation=split, **keys))  # type: ignore[arg-type]

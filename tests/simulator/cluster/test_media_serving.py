@@ -53,7 +53,7 @@ def alone(resolution: str, deployed: CompiledDeployment = DEPLOYED) -> float:
     return float(serve(load(f"per_request: 1, resolution: {resolution}", 1), deployed).ttft_s[0])
 
 
-def test_a_lone_request_waits_for_the_tower_and_for_its_longer_prompt() -> None:
+def test_a_single_request_waits_for_the_tower_and_for_its_longer_prompt() -> None:
     """Against text of the same length, its first token is later by exactly the encoding."""
     imaged = load("per_request: 1, resolution: 1024x1024", 1)
     text = replace(imaged, media=None)

@@ -73,7 +73,7 @@ def test_no_division_is_faster_than_equal_work(layers: list[int], output: float)
     assert (np.diff(starts) >= 1.0 / n - 1e-9).all()
 
 
-def test_a_lone_request_gains_nothing_and_many_gain_the_stages() -> None:
+def test_a_single_request_gains_nothing_and_many_gain_the_stages() -> None:
     alone = requests([0.0], [4], [5])
     assert simulate(4, alone).last_token_s.tolist() == simulate(1, alone).last_token_s.tolist()
     crowd = requests([0.0] * 8, [4] * 8, [50] * 8)

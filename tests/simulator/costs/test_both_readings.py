@@ -238,7 +238,7 @@ def test_ranks_share_a_batch_by_hand() -> None:
     assert partition.rank_counts(batch) == (2 * 3 + 3, 5 * 3 + 10, 3, 1, 2, 1.0)
     # what a rank schedules itself: decodes are shared by its two, all prompts are its own
     assert partition.within_rank.rank_counts(batch) == (3 * 3 + 5, 25, 6, 1, 3, 2.0)
-    lone = BatchShape(7, 7 * 3.5, 1, logits=1)
-    assert partition.rank_counts(lone) == (4, 7, 1, 0, 0, 1.0)
+    single = BatchShape(7, 7 * 3.5, 1, logits=1)
+    assert partition.rank_counts(single) == (4, 7, 1, 0, 0, 1.0)
     assert (batch.chunk_tokens, batch.prior_tokens, batch.prompt_context_tokens) == (5.0, 4.0, 9.0)
     assert (partition.eager_group_tokens(9, 25), partition.eager_group_tokens(4, 25)) == (25, 16)

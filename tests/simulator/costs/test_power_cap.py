@@ -117,10 +117,10 @@ def test_at_the_boards_own_limit_steps_are_as_they_were(plant: CompiledDeploymen
 
 
 def shapes() -> list[BatchShape]:
-    lone = BatchShape(decodes=1, decode_context_sum=900, decode_context_max=900, logits=1)
+    single = BatchShape(decodes=1, decode_context_sum=900, decode_context_max=900, logits=1)
     many = BatchShape(decodes=256, decode_context_sum=256 * 900, decode_context_max=2000, logits=256)
     prompt = BatchShape(prefill_tokens=4096, prefill_pairs=4096**2 / 2, prefill_chunks=1, logits=1)
-    return [lone, many, prompt, many.with_counts(prefill_tokens=2048, prefill_pairs=2048**2 / 2, prefill_chunks=2)]
+    return [single, many, prompt, many.with_counts(prefill_tokens=2048, prefill_pairs=2048**2 / 2, prefill_chunks=2)]
 
 
 def test_a_lower_limit_takes_longer_where_it_is_felt(board: PowerLimitedBoard) -> None:
@@ -128,10 +128,10 @@ def test_a_lower_limit_takes_longer_where_it_is_felt(board: PowerLimitedBoard) -
     for shape in shapes():
         taken = [c.cycle_s(shape) for c in costs]
         assert all(b >= a - 1e-12 for a, b in pairwise(taken))
-    lone, _, prompt, _ = shapes()
+    single, _, prompt, _ = shapes()
     factor = [c.cycle_s(prompt) / costs[0].cycle_s(prompt) for c in costs]
     assert factor[-1] > 1.5
-    assert costs[2].cycle_s(lone) / costs[0].cycle_s(lone) < factor[2]  # memory decides there
+    assert costs[2].cycle_s(single) / costs[0].cycle_s(single) < factor[2]  # memory decides there
 
 
 @settings(deadline=None)

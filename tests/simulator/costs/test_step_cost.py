@@ -171,7 +171,7 @@ def test_decodes_beside_prefill_may_run_as_chunks_of_one_token() -> None:
     assert JOINED.cycle_s(mixed) == JOINED.cycle_s(longer) < COST.cycle_s(longer)
 
 
-def test_data_parallel_ranks_share_decodes_and_wait_for_a_lone_prompt() -> None:
+def test_data_parallel_ranks_share_decodes_and_wait_for_a_single_prompt() -> None:
     """On A100, whose clock does not depend on what else a rank does."""
     one = compiled(with_host(resolved("qwen3-30b-a3b", "a100-80gbx1"), 0.0))
     two = compiled(with_host(resolved("qwen3-30b-a3b", "a100-80gbx2", data_parallel=2), 0.0))

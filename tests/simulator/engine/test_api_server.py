@@ -49,7 +49,7 @@ def test_a_run_tokenises_the_prompts_of_its_workload() -> None:
     assert first[1] - first[0] == pytest.approx(8 * 0.125)
 
 
-def test_a_lone_step_takes_its_work_and_a_crowd_waits_for_it() -> None:
+def test_a_single_step_takes_its_work_and_a_crowd_waits_for_it() -> None:
     outlet = TokenStream(host_times(api_step_s=0.5, api_token_s=0.25, api_request_s=1.0), processes=1)
     assert outlet.stream(1.0, 1.0, 1, 2) == 2.0
     assert outlet.stream(1.25, 1.25, 1, 2) == 2.5  # read while the first is still being sent

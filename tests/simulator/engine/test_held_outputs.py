@@ -51,7 +51,7 @@ def test_waiting_delays_what_clients_see_and_no_step(work: list[tuple[float, int
         np.testing.assert_allclose(mean_s, seen_s / (np.array(outputs) - 1).sum(), rtol=1e-9)
 
 
-def test_a_lone_request_waits_for_no_launch() -> None:
+def test_a_single_request_waits_for_no_launch() -> None:
     engine = rules(policy="sglang", lag=1, held_launch_s=LAUNCH_S)
     run = run_rules(engine, TIMER, requests([0.0], [8], [3]), 1, RunOptions(check_invariants=True))
     assert (run.first_token_s.tolist(), run.last_token_s.tolist()) == ([2.0], [4.0])

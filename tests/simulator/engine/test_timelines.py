@@ -342,8 +342,8 @@ def test_trtllm_ranks_wait_for_each_other_to_start_prompts(fast: bool) -> None:
     assert simulate(engine, work, fast).first_token_s.tolist() == [1.0, 1.0, 6.0, 9.0, 9.0]
     unbalanced = replace(engine, balance_steps=0)
     assert simulate(unbalanced, work, fast).first_token_s.tolist() == [1.0, 1.0, 3.0, 8.0, 9.0]
-    lone = requests([0.0, 1.5], [4, 4], [20, 4])  # a rank with nothing to generate does not wait
-    assert simulate(engine, lone, fast).first_token_s.tolist() == [1.0, 3.0]
+    single = requests([0.0, 1.5], [4, 4], [20, 4])  # a rank with nothing to generate does not wait
+    assert simulate(engine, single, fast).first_token_s.tolist() == [1.0, 3.0]
 
 
 @BOTH

@@ -22,7 +22,7 @@ def deployment(**keys: Any) -> NetworkDeployment:
     return as_network_deployment({"model": "bert-base", "hardware": "l40sx4", **keys}, "test")
 
 
-def test_a_lone_job_takes_what_its_network_costs() -> None:
+def test_a_single_job_takes_what_its_network_costs() -> None:
     compiled = compile_jobs(deployment(model="sam2.1-tiny"))
     expected = price_job(compiled.network, compiled.bundle, compiled.hardware, compiled.execution)
     found = simulate_jobs(compiled, JobWorkload(n_jobs=1))

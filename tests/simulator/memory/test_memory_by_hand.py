@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from catalogs.deployments.layout import Layout
-from catalogs.deployments.optional_blocks import DISK_BYTES_PER_S
+from catalogs.deployments.resolution.optional_blocks import DISK_BYTES_PER_S
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError

@@ -101,7 +101,7 @@ def test_output_lengths_are_not_known_before_they_end(
 @POLICIES
 @FEW
 @given(prompt=st.integers(1, 40), output=st.integers(1, 30), slower=st.floats(0.0, 2.0), lag=lags)
-def test_a_slower_machine_never_makes_a_lone_request_faster(
+def test_a_slower_machine_never_makes_a_single_request_faster(
     policy: str, prompt: int, output: int, slower: float, lag: int
 ) -> None:
     work = requests([0.0], [prompt], [output])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from catalogs.deployments.compatibility import INCOMPATIBLE, SUPPORTING_POLICIES
+from catalogs.deployments.resolution.compatibility import INCOMPATIBLE, SUPPORTING_POLICIES
 from catalogs.engines.files import list_engines, load_engine
 from catalogs.errors import InputError
 from simulator.cache.encoder_cache import EncoderLimits
@@ -28,7 +28,7 @@ ASKED: dict[str, Any] = {
     "offload": OffloadRules(8, 0.5),
     "swap": SwapRules(8, 0.5),
 }
-#: What deployment.yaml calls them (catalogs/deployments/compatibility.py).
+#: What deployment.yaml calls them (catalogs/deployments/resolution/compatibility.py).
 PART_OF = {
     "encoder_tokens": "encoder",
     "encoder_limits": "multimodal",

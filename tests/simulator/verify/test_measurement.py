@@ -110,7 +110,7 @@ def test_a_later_probe_reads_none_of_the_steps_before_it(tmp_path: Path) -> None
         engine.replay([trial, trial], 1)
         engine.replay([trial], 1)
         second = engine.probe(64, 2)
-    names = ["warm-up", "lone", "bursts", "further-bursts"]
+    names = ["warm-up", "single", "bursts", "further-bursts"]
     assert first.log is not None
     assert second.log is not None
     assert first.log.mark.tolist() == second.log.mark.tolist() == names
@@ -120,5 +120,5 @@ def test_a_later_probe_reads_none_of_the_steps_before_it(tmp_path: Path) -> None
     both = pooled([first, second])
     assert both.log is not None
     assert both.log.mark.tolist() == names * 2
-    assert both.probe.lone.n == first.probe.lone.n + second.probe.lone.n
-    assert first.probe.lone.n % N_LENGTHS == 0
+    assert both.probe.single.n == first.probe.single.n + second.probe.single.n
+    assert first.probe.single.n % N_LENGTHS == 0

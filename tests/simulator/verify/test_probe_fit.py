@@ -92,10 +92,10 @@ def test_whole_steps_without_a_log(engine: CompiledDeployment, probe: Probe) -> 
         )
 
 
-def lone_log(engine: CompiledDeployment, probe: Probe) -> pd.DataFrame:
+def single_log(engine: CompiledDeployment, probe: Probe) -> pd.DataFrame:
     """The engine's own times of the steps of single requests, as llama.cpp's server writes them."""
     rows = []
-    for n in probe.lone.input_tokens.astype(int).tolist():
+    for n in probe.single.input_tokens.astype(int).tolist():
         prompt = BatchShape(prefill_tokens=n, prefill_pairs=n * n / 2, prefill_chunks=1, logits=1)
         decode = BatchShape(decodes=1, logits=1, decode_context_sum=n + 12, decode_context_max=n + 12)
         rows += [(1, n, 0, 0, engine.cost.cycle_s(prompt)), (0, 0, 1, 1, engine.cost.cycle_s(decode))]
@@ -108,8 +108,8 @@ def test_time_outside_the_engine_is_no_part_of_its_steps(
     engine: CompiledDeployment, probe: Probe, disturbed: tuple[int, ...]
 ) -> None:
     """With the engine's own times, a path of 4 ms to it delays its request only, even if some steps were disturbed."""
-    runs = replace(probe, lone=probe.lone.picked(np.ones(probe.lone.n, dtype=bool)))
-    log = pd.concat([lone_log(engine, runs)] * 2, ignore_index=True)
+    runs = replace(probe, single=probe.single.picked(np.ones(probe.single.n, dtype=bool)))
+    log = pd.concat([single_log(engine, runs)] * 2, ignore_index=True)
     shortest = np.argsort(log.context_tokens.to_numpy()[log.context_requests > 0], kind="stable")
     prompts = log.index[log.context_requests > 0][shortest]
     log.loc[prompts[list(disturbed)], "seconds"] *= 4.0
@@ -125,11 +125,11 @@ def test_time_outside_the_engine_is_no_part_of_its_steps(
 
 def test_messages_of_several_tokens_are_left_out(engine: CompiledDeployment, probe: Probe) -> None:
     """Two gaps of every other single request made one: its steps are not counted as slow ones."""
-    gaps, merged = probe.lone.gaps(), []
+    gaps, merged = probe.single.gaps(), []
     for i, own in enumerate(gaps):
         merged.append(np.concatenate([[own[0] + own[1]], own[2:]]) if i % 2 else own)
-    lone = replace(probe.lone, itl_s=np.concatenate(merged), n_gaps=tuple(len(g) for g in merged))
-    found = fit_host(replace(probe, lone=lone), with_host(engine, NO_HOST))
+    single = replace(probe.single, itl_s=np.concatenate(merged), n_gaps=tuple(len(g) for g in merged))
+    found = fit_host(replace(probe, single=single), with_host(engine, NO_HOST))
     assert found.step_s == pytest.approx(PLANTED.step_s, rel=0.03)
 
 
@@ -159,13 +159,15 @@ def test_a_step_is_the_mean_of_a_long_tail_without_its_end() -> None:
 
 def test_a_client_that_sees_hardly_any_single_token_is_one_line(probe: Probe) -> None:
     """Two messages for each request: no gap is one step."""
-    lone, bursts = (replace(run, itl_s=np.full(run.n, 0.1), n_gaps=(1,) * run.n) for run in (probe.lone, probe.bursts))
+    single, bursts = (
+        replace(run, itl_s=np.full(run.n, 0.1), n_gaps=(1,) * run.n) for run in (probe.single, probe.bursts)
+    )
     with pytest.raises(InputError, match="too few single tokens"):
-        Cycles.of(replace(probe, lone=lone, bursts=bursts))
+        Cycles.of(replace(probe, single=single, bursts=bursts))
 
 
 def test_one_length_of_prompt_makes_no_table(probe: Probe) -> None:
-    shortest = int(probe.lone.input_tokens.min())
+    shortest = int(probe.single.input_tokens.min())
     assert fit_steps(probe, None, shortest) is None
     assert fit_steps(probe, None, shortest - 1) is None
     steps = {"context_requests": [1] * 20, "context_tokens": [8] * 20, "generation_requests": [0] * 20}

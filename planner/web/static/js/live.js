@@ -37,7 +37,7 @@ function estimate(guess) {
     [
       "First guess",
       value(guess.gpus, (n) => counted(n, "accelerator")),
-      between(range.gpus, digits) || (guess.requests_per_s ? carries(guess) : ""),
+      between(range.gpus, digits) || (guess.requests_per_s ? served(guess) : ""),
     ],
     ["Cost", value(guess.usd_per_hour, (usd) => `${dollars(usd)}/h`), between(range.usd_per_hour, dollars)],
     alone(guess),
@@ -59,17 +59,17 @@ function estimate(guess) {
   ];
 }
 
-/** Return the rate that a guess carries, in requests, or in jobs of a network. */
-function carries(guess) {
-  const of = guess.lone_job_s === null ? rate(guess.requests_per_s) : `${digits(guess.requests_per_s)} jobs/s`;
-  return guess.lone_job_s === null ? `carries about ${of}` : `carries at most ${of}`;
+/** Return the rate that a guess serves, in requests, or in jobs of a network. */
+function served(guess) {
+  const of = guess.single_job_s === null ? rate(guess.requests_per_s) : `${digits(guess.requests_per_s)} jobs/s`;
+  return guess.single_job_s === null ? `serves about ${of}` : `serves at most ${of}`;
 }
 
 /** Return the card of a request, or of a job of a network, that is served alone. */
 function alone(guess) {
-  if (guess.lone_job_s !== null) return ["One job alone", seconds(guess.lone_job_s), "at the confidence"];
-  const then = guess.lone_tpot_s === null ? "" : `to the first token, then ${seconds(guess.lone_tpot_s)} per token`;
-  return ["One request alone", value(guess.lone_ttft_s, seconds), then];
+  if (guess.single_job_s !== null) return ["One job alone", seconds(guess.single_job_s), "at the confidence"];
+  const then = guess.single_tpot_s === null ? "" : `to the first token, then ${seconds(guess.single_tpot_s)} per token`;
+  return ["One request alone", value(guess.single_ttft_s, seconds), then];
 }
 
 /** Return a range in words; empty if both ends are equal or unknown. */

@@ -1,4 +1,4 @@
-"""What a network's jobs take on a replica: seconds, joules and memory by batch, from the prices of the simulator."""
+"""The seconds, joules and memory that the jobs of a network take on a replica, from the prices of the simulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of each candidate of a request: ruled out by a bound, simulated, or neither; each counts once."""
+"""The numbers of candidates of a request that were ruled out by a bound, simulated, or neither; each counts once."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from functools import cache, partial
 import numpy as np
 import pytest
 
-from planner.evaluation.api_processes import BINDING, more_api_servers, sufficient_count
+from planner.evaluation.api_server_variants import BINDING, more_api_servers, sufficient_count
 from planner.evaluation.capacity import find_capacity
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.evaluation.run_sizes import RunSizes

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from catalogs.deployments.layout import Layout
+from catalogs.deployments.resolution.scale_blocks import CutBlock, cut_blocks, refusal
 from catalogs.deployments.resolve import resolve_pools
-from catalogs.deployments.scale_blocks import CutBlock, cut_blocks, refusal
 from catalogs.deployments.schema import Deployment
 from catalogs.engines.files import load_engine
 from catalogs.errors import InputError

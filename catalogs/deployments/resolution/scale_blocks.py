@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from catalogs.deployments.layout import Layout
-from catalogs.deployments.parallelism import tensor_parallel_choices
+from catalogs.deployments.resolution.parallelism import tensor_parallel_choices
 from catalogs.engines.profile import EngineProfile
 from catalogs.errors import InputError
 from catalogs.models.mixers import Part

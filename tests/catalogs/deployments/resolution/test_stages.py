@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from catalogs.deployments.resolution.stages import by_shares, divided
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
-from catalogs.deployments.stages import by_shares, divided
 from catalogs.errors import InputError
 from catalogs.launch.command import serve_arguments
 

@@ -78,7 +78,7 @@ def test_what_would_meet_a_refused_request_prices_no_job_twice(monkeypatch: pyte
         priced.append((hardware.text, execution, tuple(sorted(sizes.items()))))
         return price_job(network, bundle, hardware, execution, sizes)
 
-    monkeypatch.setattr("planner.networks.service.price_job", price)
+    monkeypatch.setattr("planner.networks.job_service.price_job", price)
     answer = plan_network(network_request(KEYS | {"slo": "e2e.p99=1us", "rate": 5}))
     assert answer.infeasible is not None
     assert answer.infeasible.n_searches > 3

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from calibration.bundles.borrowed_times import SAME_CHIP_ERROR, borrowed_cost, same_chip
 from calibration.bundles.bundle import load_bundle
-from calibration.bundles.transfer import SAME_CHIP_ERROR, same_chip, transferred_cost
 from calibration.operators.cost import ROOFLINE_ERROR
 from calibration.operators.operators import Collective, DecodeAttention, Gemm, Operator
 from calibration.operators.roofline import memory_s, roofline_s
@@ -36,21 +36,21 @@ def test_the_time_beyond_the_roofline_stays() -> None:
     op = Gemm(1.0, 8192.0, 8192.0, "bf16")  # 134 MB: 33.6 us at 4 TB/s, 67.1 us at 2 TB/s
     more_s = 10e-6
     measured = Constant(float(roofline_s(op, FAST)) + more_s)
-    seconds, _ = transferred_cost(measured, op, FAST, SLOW)  # type: ignore[arg-type]
+    seconds, _ = borrowed_cost(measured, op, FAST, SLOW)  # type: ignore[arg-type]
     assert float(seconds) == pytest.approx(float(roofline_s(op, SLOW)) + more_s)
-    back, _ = transferred_cost(Constant(float(seconds)), op, SLOW, FAST)  # type: ignore[arg-type]
+    back, _ = borrowed_cost(Constant(float(seconds)), op, SLOW, FAST)  # type: ignore[arg-type]
     assert float(back) == pytest.approx(measured.seconds)
 
 
 def test_a_time_below_the_roofline_keeps_its_share_of_it() -> None:
     op = Gemm(1.0, 8192.0, 8192.0, "bf16")
     cached = Constant(0.5 * float(roofline_s(op, FAST)))
-    seconds, _ = transferred_cost(cached, op, FAST, SLOW)  # type: ignore[arg-type]
+    seconds, _ = borrowed_cost(cached, op, FAST, SLOW)  # type: ignore[arg-type]
     assert float(seconds) == pytest.approx(0.5 * float(roofline_s(op, SLOW)))
 
 
 def test_collectives_are_taken_as_they_are() -> None:
-    seconds, _ = transferred_cost(Constant(1e-5), Collective("all_reduce", 1e6, 2), FAST, SLOW)  # type: ignore[arg-type]
+    seconds, _ = borrowed_cost(Constant(1e-5), Collective("all_reduce", 1e6, 2), FAST, SLOW)  # type: ignore[arg-type]
     assert float(seconds) == 1e-5
 
 
@@ -91,7 +91,7 @@ def test_tables_of_one_board_predict_the_other(operators: list[Operator], source
     own, other = (load_bundle(parse_hardware(name).accelerator) for name in (source, target))
     errors = []
     for op in operators:
-        found, _ = transferred_cost(own.models[op.family], op, own.accelerator, other.accelerator)
+        found, _ = borrowed_cost(own.models[op.family], op, own.accelerator, other.accelerator)
         measured_s = float(other.cost(op).seconds)
         scaled_s = float(own.cost(op).seconds * memory_s(op, other.accelerator) / memory_s(op, own.accelerator))
         errors.append((abs(float(found) / measured_s - 1.0), abs(scaled_s / measured_s - 1.0)))

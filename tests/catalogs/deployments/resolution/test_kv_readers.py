@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from catalogs.deployments.layout import Layout
-from catalogs.deployments.parallelism import transfer_refusal
+from catalogs.deployments.resolution.parallelism import transfer_refusal
 from catalogs.deployments.resolve import CatalogLookup, resolve_pools
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError

@@ -3,7 +3,7 @@
 It shows how often the stated intervals contain the measured values, and how often measured values meet a limit that
 they were said to meet with a probability.
 
-    python benchmarks/coverage.py VALIDATION_DIR [--fit] [--page docs/accuracy.md]
+    python benchmarks/stated_error.py VALIDATION_DIR [--fit] [--page docs/accuracy.md]
 
 VALIDATION_DIR holds one folder per open-loop case and the folders steady_state and static_batch; the scorer is in
 ../tools beside it. --fit learns the stated errors from every closed-loop and steady-state point with published settings
@@ -450,7 +450,7 @@ def main() -> None:
     print(text)
     if a.page:
         write_section(a.page, SECTION, text)
-        found = reliability(surprising, "benchmarks/coverage.py VALIDATION_DIR --page docs/accuracy.md")
+        found = reliability(surprising, "benchmarks/stated_error.py VALIDATION_DIR --page docs/accuracy.md")
         a.page.with_name("reliability.svg").write_text(drawing(found))
         PATH.write_text(found.model_dump_json(indent=1) + "\n")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from catalogs.deployments.compatibility import (
+from catalogs.deployments.resolution.compatibility import (
     FEATURES,
     INCOMPATIBLE,
     ONE_SCHEDULER,

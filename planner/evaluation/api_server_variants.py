@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, Protocol
 
-from catalogs.deployments.optional_blocks import most_api_servers
+from catalogs.deployments.resolution.optional_blocks import most_api_servers
 from catalogs.deployments.resolve import CatalogLookup
 from planner.evaluation.closed_forms.bounds import Discard
 from planner.evaluation.closed_forms.queueing import Utilisation

@@ -1,4 +1,4 @@
-"""Measure a candidate against the request: how few replicas hold the required rate, or the highest rate that holds."""
+"""Assess a candidate of a request: the fewest replicas that serve the required rate, or the highest rate it serves."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class JobAssessor:
         return self.request.objective == "cost" and self.request.is_required
 
     def with_paid_replicas(self, candidate: JobCandidate) -> JobCandidate:
-        """Return a candidate with the replicas that its price pays for, where loads decide between equal costs."""
+        """Return a candidate with the replicas that its price covers, where loads decide between equal costs."""
         usd = self.usd_per_hour(candidate) if self.compares_loads else None
         if usd is None:
             return candidate

@@ -7,7 +7,7 @@ reductions, tails) then belongs to the chip and stays, and only the roofline is 
 
 Measured: H100 and H200 are one chip at 3.35 and 4.8 TB/s, and both have tables. From one to the other, bf16 products of
 1 to 128 rows have a median error of 1 to 3 % by this rule and 7 to 12 % if utilisation were the same, and decode
-attention 1 to 3 % instead of 3 to 41 % (`tests/calibration/bundles/test_transfer.py`).
+attention 1 to 3 % instead of 3 to 41 % (`tests/calibration/bundles/test_borrowed_times.py`).
 
 Boards with another number of units, and MIG slices, take the utilisation: there the time beyond the roofline is also
 that of units that are missing, and no pair of boards was measured.
@@ -41,7 +41,7 @@ def same_chip(one: Accelerator, other: Accelerator) -> bool:
     return abs(peaks[0] - peaks[1]) <= SAME_PEAK * max(peaks)
 
 
-def transferred_cost(
+def borrowed_cost(
     model: FamilyModel, op: Operator, measured: Accelerator, target: Accelerator
 ) -> tuple[FloatArray, FloatArray]:
     """Return (seconds, origin) of an operator on `target` from the tables of `measured`, a board of the same chip.
@@ -57,7 +57,7 @@ def transferred_cost(
 
 
 def stand_ins(accelerator: Accelerator) -> dict[str, str | None]:
-    """Return the notice of the transfer by bundle name, best first; it is None for the accelerator's own bundle."""
+    """Return the names of the bundles to try, best first, with the notice of each; None for that of the accelerator."""
     name, parent = accelerator.name, accelerator.name.split(":")[0]
     rule = "transferred: operators measured on {} applied to the roofline of " + name
     found: dict[str, str | None] = {name: None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from catalogs.deployments.compatibility import FeatureContext, feature_with_one_scheduler
+from catalogs.deployments.resolution.compatibility import FeatureContext, feature_with_one_scheduler
 from catalogs.deployments.resolved import OffloadTiers, ResolvedDeployment
 from catalogs.deployments.schema import Deployment, KvRetention, Lora, Multimodal
 from catalogs.engines.profile import EngineProfile, RankDispatch

@@ -16,9 +16,10 @@ from catalogs.units import HOUR_S
 from planner.answer.plan_schema import QUEUE, SloResult, Stats, missed_words
 from planner.economics.money import JOULES_PER_KWH, Rates, money
 from planner.evaluation.confidence import SEEDS, Confidence
-from planner.networks.assess import USERS_TOLERANCE, JobAssessor
 from planner.networks.candidate import JobCandidate, price_of
 from planner.networks.evaluation import JobVerdict, meets_confidence
+from planner.networks.job_assessor import USERS_TOLERANCE, JobAssessor
+from planner.networks.job_service import error_factor
 from planner.networks.schema import (
     JobMemory,
     JobMetrics,
@@ -28,7 +29,6 @@ from planner.networks.schema import (
     StageRow,
     UnitEnergy,
 )
-from planner.networks.service import error_factor
 from planner.problem.slo import STATS, Slo, statistic_s
 from simulator.networks.job import StagePrice
 
