@@ -27,7 +27,7 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
 from catalogs.models.catalog import load_model
 from catalogs.workloads.workload import load_workload, with_constant_lengths
-from planner.answer.replica_counts import LONE, ErrorFactors, ReplicaChoice, SizedReplicas
+from planner.answer.replica_counts import NEGLIGIBLE_LOAD, ErrorFactors, ReplicaChoice, SizedReplicas
 from planner.evaluation.closed_forms.bounds import memory_discard
 from planner.evaluation.closed_forms.candidate_forms import ClosedForms
 from planner.evaluation.confidence import SPEED
@@ -89,8 +89,8 @@ class Guess:
         candidate: One replica: of the guess, or of the widest layout where none fits; None without a layout.
         memory: The memory plan of one of its accelerators.
         sized: The replicas of the guess; None where no layout fits in memory.
-        lone_ttft_s: Mean time to first token of a single request.
-        lone_tpot_s: Mean time per output token of a single request.
+        single_ttft_s: Mean time to first token of a single request.
+        single_tpot_s: Mean time per output token of a single request.
         range: The range of the guess.
     """
 
@@ -99,8 +99,8 @@ class Guess:
     candidate: Candidate | None
     memory: MemoryPlan | None
     sized: SizedReplicas | None = None
-    lone_ttft_s: float | None = None
-    lone_tpot_s: float | None = None
+    single_ttft_s: float | None = None
+    single_tpot_s: float | None = None
     range: GuessRange | None = None
 
     @property
@@ -132,8 +132,8 @@ def guess_plan(request: PlanRequest) -> Guess:
         candidate=best.choice.candidate,
         memory=best.choice.memory,
         sized=best,
-        lone_ttft_s=best.choice.lone_s(TTFT.name),
-        lone_tpot_s=best.choice.lone_s(TPOT.name),
+        single_ttft_s=best.choice.single_s(TTFT.name),
+        single_tpot_s=best.choice.single_s(TPOT.name),
         range=_range(request, best),
     )
 
@@ -263,13 +263,13 @@ def _order(request: PlanRequest, sized: SizedReplicas) -> tuple[Any, ...]:
     gpus = math.inf if sized.gpus is None else sized.gpus
     usd = math.inf if sized.usd_per_hour is None else sized.usd_per_hour
     carried = sized.requests_per_s or 0.0
-    lone_s = sized.choice.lone_s(E2E.name)
+    single_s = sized.choice.single_s(E2E.name)
     missing = sized.replicas is None, not sized.enough
     if request.objective == "latency":
-        return *missing, lone_s, usd, gpus
+        return *missing, single_s, usd, gpus
     if not request.demand.given:
         unit = usd if request.objective == "cost" and math.isfinite(usd) else gpus
-        return *missing, -carried / unit if carried else 0.0, lone_s
+        return *missing, -carried / unit if carried else 0.0, single_s
     return *missing, usd, gpus, -carried
 
 
@@ -278,7 +278,7 @@ def _binds(request: PlanRequest, best: SizedReplicas) -> str:
     choice = best.choice
     full = choice.saturation_per_s
     if best.capacity_per_s < full:
-        rate = max(best.capacity_per_s * 1.01, full * LONE)
+        rate = max(best.capacity_per_s * 1.01, full * NEGLIGIBLE_LOAD)
         errors = ErrorFactors.allowed(request, choice.error)
         worst, ratio = max(choice.ratios(request, errors, rate), key=lambda found: found[1])
         if math.isfinite(ratio):

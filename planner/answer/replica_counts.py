@@ -31,7 +31,7 @@ from simulator.memory.plan import MemoryPlan
 
 #: A rate at which requests never meet, relative to the saturation rate. A judgement: so low that the waits of the
 #: formulas vanish.
-LONE: Final = 1e-6
+NEGLIGIBLE_LOAD: Final = 1e-6
 
 #: Most replicas that are considered. A judgement: more than any deployment has.
 _MOST_REPLICAS: Final = 4096
@@ -76,7 +76,7 @@ class ReplicaChoice:
     names: CatalogLookup
     forms: ClosedForms
     memory: MemoryPlan
-    _lone_s: dict[tuple[str, float | None], float] = field(default_factory=dict, repr=False)
+    _single_s: dict[tuple[str, float | None], float] = field(default_factory=dict, repr=False)
 
     @cached_property
     def error(self) -> StatedError:
@@ -103,10 +103,10 @@ class ReplicaChoice:
         low = high = self.saturation_per_s
         if self._meets(request, errors, high):
             return high
-        if not self._meets(request, errors, high * LONE):
+        if not self._meets(request, errors, high * NEGLIGIBLE_LOAD):
             return 0.0
         while not self._meets(request, errors, low):
-            low, high = max(low / 2, self.saturation_per_s * LONE), low
+            low, high = max(low / 2, self.saturation_per_s * NEGLIGIBLE_LOAD), low
         while high > low * (1 + _TOLERANCE):
             middle = math.sqrt(low * high)
             low, high = (middle, high) if self._meets(request, errors, middle) else (low, middle)
@@ -121,19 +121,19 @@ class ReplicaChoice:
             value_s = self.latency_s(requests_per_s * errors.speed, slo.latency.name, slo.quantile)
             waiting = 1.0
             if math.isfinite(value_s) and value_s > 0:
-                waiting = max(1.0 - self.lone_s(slo.latency.name, slo.quantile) / value_s, 0.0)
+                waiting = max(1.0 - self.single_s(slo.latency.name, slo.quantile) / value_s, 0.0)
             yield slo, value_s * errors.latency(slo, waiting) / slo.limit_s
 
     def latency_s(self, requests_per_s: float, metric: str, quantile: float | None = None) -> float:
         """Return a latency at a rate of one replica, seconds: a mean, or the value at a quantile."""
         return self._queueing.latency_s(requests_per_s, metric, quantile)
 
-    def lone_s(self, metric: str, quantile: float | None = None) -> float:
+    def single_s(self, metric: str, quantile: float | None = None) -> float:
         """Return a latency where requests never meet, seconds; the result is cached."""
         key = metric, quantile
-        if key not in self._lone_s:
-            self._lone_s[key] = self.latency_s(self.saturation_per_s * LONE, metric, quantile)
-        return self._lone_s[key]
+        if key not in self._single_s:
+            self._single_s[key] = self.latency_s(self.saturation_per_s * NEGLIGIBLE_LOAD, metric, quantile)
+        return self._single_s[key]
 
 
 @dataclass(frozen=True, slots=True)

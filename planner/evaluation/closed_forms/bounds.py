@@ -259,12 +259,12 @@ def prefill_floor_s(cycle_s: CycleS, limits: Limits, prompts: PromptGrid) -> Flo
     The values never decrease with length. They are evaluated at up to 24 lengths; a prompt takes the value of the next
     shorter one, so the floor is never too high.
     """
-    at_grid = np.array([_lone_prefill_s(cycle_s, limits.max_num_batched_tokens, n) for n in prompts.tokens])
+    at_grid = np.array([_single_prefill_s(cycle_s, limits.max_num_batched_tokens, n) for n in prompts.tokens])
     floor_s: FloatArray = np.minimum.accumulate(at_grid[::-1])[::-1][prompts.place]
     return floor_s
 
 
-def _lone_prefill_s(cycle_s: CycleS, budget: int, tokens: int) -> float:
+def _single_prefill_s(cycle_s: CycleS, budget: int, tokens: int) -> float:
     total_s, context = 0.0, 0
     while context < tokens:
         chunk = min(budget, tokens - context)

@@ -280,10 +280,10 @@ class QueueingModel:
             self.api_server.loop_s(loop, in_flight),
         )
         late = 1.0 if quantile is None else -math.log(1.0 - quantile)
-        own_s = self._lone_prefill_s(int(in_flight), own_tokens)
+        own_s = self._single_prefill_s(int(in_flight), own_tokens)
         return (*(late * wait_s for wait_s in waits_s), own_s, self.api_server.alone_s(own_tokens, in_flight))
 
-    def _lone_prefill_s(self, decodes: int, tokens: float) -> float:
+    def _single_prefill_s(self, decodes: int, tokens: float) -> float:
         """Return the seconds of a prompt in steps that also decode; its chunks take the rest of the token budget."""
         context = int(self.input_tokens + self.output_tokens / 2)
         chunk = max(self.max_num_batched_tokens - decodes, 1)

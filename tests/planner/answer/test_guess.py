@@ -64,14 +64,14 @@ def test_the_capacity_is_that_of_the_closed_forms_of_a_plan() -> None:
     assert found.sized is not None
     evaluator = open_evaluator(request)
     (candidate,) = (c for c in evaluator.space() if c == found.candidate)
-    assert found.lone_ttft_s == pytest.approx(evaluator.guess_s(candidate, 1e-6, "ttft"), rel=1e-3)
+    assert found.single_ttft_s == pytest.approx(evaluator.guess_s(candidate, 1e-6, "ttft"), rel=1e-3)
     allowed = allowance_for(0.5, evaluator.stated_error(candidate))
 
     def ratio(slo: Slo, rate: float) -> float:
-        value_s, lone_s = (
+        value_s, single_s = (
             evaluator.guess_s(candidate, at, slo.latency.name, slo.quantile) for at in (rate * allowed.speed, 1e-6)
         )
-        return value_s * allowed.latency(slo, 1 - lone_s / value_s) / slo.limit_s
+        return value_s * allowed.latency(slo, 1 - single_s / value_s) / slo.limit_s
 
     def worst(rate: float) -> float:
         return max(ratio(slo, rate) for slo in request.slos)
