@@ -58,6 +58,10 @@ from planner.search.workers import ONE_PROCESS, ProcessPool, WorkerPool, usable_
 from planner.sections.full_answer import FullAnswer
 from planner.sections.registry import check_sections, compute_sections
 
+#: Largest value / limit in the search of a candidate that is tried with all seeds because it is estimated to meet the
+#: request. A judgement: near saturation, a percentile of one seed may be twice that of another.
+_NEAR_SATURATION: Final = 2.5
+
 #: Other plans beside the recommended one in an answer.
 N_ALTERNATIVES: Final = 2
 
@@ -195,16 +199,12 @@ def _closest_that_holds(plan_evaluator: PlanEvaluator, result: SearchResult) -> 
     """Return a plan close to the request that meets it with all seeds; empty if none of those that are tried does.
 
     The search measures with one seed and short runs, so its refusal may be contradicted by a plan that holds with all.
-    After the closest plan, those that miss by no more than the noise of one seed are tried, the simplest first: it is
-    the simplest of plans that tie that is recommended without a required rate.
     """
-    tester, evaluator, outcomes = plan_evaluator.tester, plan_evaluator.evaluator, result.outcomes
-    if not outcomes:
+    if not result.outcomes:
         return []
-    closest = least_missed(outcomes, evaluator.fluid_requests_per_s)
-    near = {o.candidate: o.ratio for o in outcomes if o.ratio <= SHORT_RUN_MARGIN}
-    simplest = sorted(near, key=lambda c: (distance_of(c, evaluator), near[c], c))
-    for candidate in list(dict.fromkeys([closest, *simplest]))[:MOST_TRIES]:
+    closest, *others = _worth_all_seeds(plan_evaluator, result.outcomes)
+    tester = plan_evaluator.tester
+    for candidate in [closest, *others][:MOST_TRIES]:
         rate = tester.nominal_per_s(candidate) or tester.floor_per_s(candidate)
         if candidate != closest and not plan_evaluator.is_confirmed(candidate, rate):
             continue
@@ -212,6 +212,23 @@ def _closest_that_holds(plan_evaluator: PlanEvaluator, result: SearchResult) -> 
         if found is not None:
             return [found]
     return []
+
+
+def _worth_all_seeds(plan_evaluator: PlanEvaluator, outcomes: Sequence[Outcome]) -> list[Candidate]:
+    """Return the candidates that one seed has refused and all seeds may meet, the most promising first.
+
+    After the closest come those that miss by no more than the noise of one seed, the simplest first: it is the simplest
+    of plans that tie that is recommended without a required rate. Last come those that do not miss by far and are
+    estimated to meet the request.
+    """
+    tester, evaluator = plan_evaluator.tester, plan_evaluator.evaluator
+    closest = least_missed(outcomes, evaluator.fluid_requests_per_s)
+    near = {o.candidate: o.ratio for o in outcomes if o.ratio <= SHORT_RUN_MARGIN}
+    simplest = sorted(near, key=lambda c: (distance_of(c, evaluator), near[c], c))
+    rather_near = [o.candidate for o in outcomes if o.ratio <= _NEAR_SATURATION]
+    guess = {c: tester.guessed_ratio(c, tester.floor_per_s(c)) for c in rather_near}
+    estimated = sorted((c for c in guess if guess[c] <= 1), key=lambda c: (guess[c], c))
+    return list(dict.fromkeys([closest, *simplest, *estimated]))
 
 
 def _method(result: SearchResult, n_left: int) -> str:

@@ -323,7 +323,7 @@ def groups_of(request: PlanRequest, plan_evaluator: PlanEvaluator, left: Sequenc
     for c in left:
         largest[kind_of(c)] = max(largest.get(kind_of(c), 0), c.hardware.n_accelerators)
     groups: dict[object, list[Candidate]] = {}
-    for c in sorted(left, key=lambda c: (sizes[c], c.hardware.n_accelerators, distance_of(c, evaluator)[:2])):
+    for c in sorted(left, key=lambda c: (sizes[c], distance_of(c, evaluator)[:2], -c.hardware.n_accelerators)):
         most = c.hardware.n_accelerators == largest[kind_of(c)]
         if most or evaluator.fluid_requests_per_s(c) * OVERLOAD > tester.floor_per_s(c):
             groups.setdefault(group_of(c, plan_evaluator), []).append(c)

@@ -130,6 +130,9 @@ def test_the_cheapest_that_carries_a_rate_is_searched_in_groups_of_hardware_and_
     asked, toy = request(rate=1.0), Known()
     groups = candidate_search.groups_of(asked, evaluator(toy, 1.0), [large, fp8, kv8, other_limits, small])
     assert groups == [[other_limits, small], [kv8], [fp8], [large]]
+    eight = replace(evaluator(toy, 1.0), prices=SimpleNamespace(usd_per_hour=lambda _: 16.0))  # rented as one instance
+    at_one_price = candidate_search.groups_of(asked, eight, [fp8, kv8, small, large])
+    assert at_one_price == [[large], [small], [kv8], [fp8]]
     for free in (request(), request("throughput", 1.0), request("energy", 1.0)):
         assert candidate_search.groups_of(free, evaluator(toy, free.requests_per_s), [large, small]) == [[large, small]]
 
@@ -305,6 +308,7 @@ class Entries:
     capacities: dict[Candidate, float] = field(default_factory=dict)
     confirmed: dict[Candidate, float] = field(default_factory=dict)
     joules: dict[Candidate, float] = field(default_factory=dict)
+    guessed: dict[Candidate, float] = field(default_factory=dict)  # estimated value / limit, otherwise far from met
 
     def __post_init__(self) -> None:
         self.measured: list[tuple[Candidate, float | None, object]] = []
@@ -312,7 +316,10 @@ class Entries:
 
     @property
     def tester(self) -> Any:
-        return SimpleNamespace(nominal_per_s=lambda _: 1.0)
+        guessed = self.guessed
+        return SimpleNamespace(
+            nominal_per_s=lambda _: 1.0, floor_per_s=lambda _: 1.0, guessed_ratio=lambda c, _: guessed.get(c, 9.0)
+        )
 
     def is_confirmed(self, c: Candidate, rate_per_s: float) -> bool:
         return rate_per_s == 1.0 and c not in (*self.refused, *self.short, *self.apart)
@@ -658,3 +665,18 @@ def test_of_near_misses_the_simplest_is_tried_after_the_closest() -> None:
     found = [replace(outcome(c, None, "infeasible"), ratio=ratio) for c, ratio in ((D, 1.01), (B, 1.02), (A, 1.2))]
     measured = Entries(Known(), TWO_EACH, apart=(D,))
     assert [e.candidate for e in pipeline._closest_that_holds(measured, SearchResult(found))] == [A]  # type: ignore[arg-type]
+
+
+def test_plans_that_are_estimated_to_meet_the_request_are_tried_last_unless_they_miss_by_far() -> None:
+    """Near saturation, one seed missed by a factor of 1.8 a rate that the answer without a rate had confirmed."""
+    ratios = ((C, 1.5), (A, 1.8), (B, 1.9), (E, 2.6))
+    found = [replace(outcome(c, None, "infeasible"), ratio=ratio) for c, ratio in ratios]
+
+    def answer(guessed: dict[Candidate, float], **more: Any) -> list[Candidate]:
+        measured = Entries(Known(), TWO_EACH, guessed=guessed, **more)
+        return [e.candidate for e in pipeline._closest_that_holds(measured, SearchResult(found))]  # type: ignore[arg-type]
+
+    assert answer({}) == answer({A: 0.9}) == [C]
+    assert answer({}, refused=(C,)) == answer({A: 1.1, E: 0.5}, refused=(C,)) == []
+    assert answer({A: 0.9, B: 0.8, E: 0.5}, refused=(C,)) == [B]
+    assert answer({A: 0.9, B: 0.8}, refused=(C,), short=(B,)) == [A]
