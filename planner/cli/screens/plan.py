@@ -31,6 +31,11 @@ _BAR: Final = 40
 _MAX_REGIONS: Final = 5
 
 
+#: The changes that are tried for a refused request, and for one whose requests are longer than the closest plan admits.
+_TRIED: Final = "more of this hardware, similar hardware, narrower weights"
+_LENGTHS_TRIED: Final = "a longer max_model_len, or the longest constant length that fits"
+
+
 def render(answer: Answer, width: int = PIPED) -> str:
     """Return the screen of an answer as plain text of about 32 lines, each at most `width` columns wide."""
     rows: list[str] = []
@@ -357,10 +362,16 @@ def _refused(answer: Answer) -> Iterator[Line]:
         answer.request.slo_words,
         () if refusal is None or refusal.closest is None else _closest(refusal.closest, refusal, answer),
         () if refusal is None else refusal.what_would_meet_it,
-        "more of this hardware, similar hardware, narrower weights",
+        _TRIED if refusal is None else _tried(refusal.closest),
     )
     yield from ruled_out_lines({} if refusal is None else refusal.reasons, answer.search)
     yield _search_line(answer.search)
+
+
+def _tried(closest: Plan | None) -> str:
+    """Return the changes that were tried: a plan that fits in memory and was not started rejects requests by length."""
+    too_long = closest is not None and not closest.slo and closest.memory is not None and closest.memory.fits
+    return _LENGTHS_TRIED if too_long else _TRIED
 
 
 def _closest(closest: Plan, refusal: Refusal, answer: Answer) -> Iterator[Line]:

@@ -216,7 +216,8 @@ def test_rejected_requests_are_named(files: dict[str, Path], capsys: pytest.Capt
     )
     assert simulate(files["d.yaml"], "--workload", files["w.yaml"], "--requests-out", files["o.csv"]) == 0
     said = capsys.readouterr()
-    assert "3 of 3 requests rejected: longer than max_model_len" in said.err
+    fit = "the longest has 5,002 tokens; prompts of at most 4,094 fit with outputs of 2"
+    assert f"3 of 3 requests rejected: longer than max_model_len 4096 ({fit})" in said.err
     row = next(csv.DictReader(files["o.csv"].open()))
     assert row["status"] == "rejected: longer than max_model_len"
     assert row["ttft_s"] == row["e2e_s"] == row["replica"] == ""
