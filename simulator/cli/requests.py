@@ -12,6 +12,7 @@ from catalogs.deployments.schema import Deployment, Multimodal
 from catalogs.errors import InputError
 from catalogs.io.output_files import write_json
 from catalogs.models.catalog import load_model
+from catalogs.ui.progress import status_line
 from catalogs.ui.words import counted
 from catalogs.workloads.length_statistics import LengthStatistics
 from catalogs.workloads.request_set import RequestSet
@@ -80,7 +81,8 @@ def simulate_requests(
     drawn = source.materialise(load.seed, load.n_requests, load.requests_per_s)
     event_log = views.event_log()
     n_processes = _processes(processes, drawn.n, event_log is not None)
-    done = simulate(fleet, drawn, replace(options, processes=n_processes, event_log=event_log))
+    with status_line(f"simulate: {counted(drawn.n, 'request')}"):
+        done = simulate(fleet, drawn, replace(options, processes=n_processes, event_log=event_log))
     document = outputs.document(done, written, source)
     rate_notice = source.rate_notice if load.requests_per_s is None else None
     notices = [*document["notices"], rate_notice, *_caveats(done, fleet), *views.write(done, document)]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from catalogs.ui import progress
 from simulator.cli.main import main
 
 METRICS = {
@@ -208,6 +209,16 @@ def test_same_seed_same_bytes(files: dict[str, Path]) -> None:
 def test_json_to_stdout_is_only_json(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert simulate(files["d.yaml"], "--workload", files["w.yaml"], "--json", "-") == 0
     assert json.loads(capsys.readouterr().out)["metrics"]["n_completed"] == 120
+
+
+def test_a_long_run_shows_on_stderr_that_it_goes_on(
+    files: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.001)
+    assert simulate(files["d.yaml"], "--workload", files["w.yaml"], "--json", "-") == 0
+    said = capsys.readouterr()
+    assert "simulate: 120 requests (0 s)" in said.err.splitlines()
+    assert json.loads(said.out)["metrics"]["n_completed"] == 120
 
 
 def test_rejected_requests_are_named(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
