@@ -12,6 +12,9 @@ from planner.economics.money import CONTRACT_WORDS, Money, RegionPrice
 #: Maximum number of regions in the table on the screen.
 _MAX_REGIONS: Final = 5
 
+#: Below the table where the request states a grid.
+OWN_GRID: Final = "carbon here is that of each region's own grid; the line Energy has that of the grid you gave"
+
 
 def region_lines(
     prices: Sequence[RegionPrice], grams: Sequence[float | None], per: str, cost: Money | None, width: int
@@ -50,7 +53,3 @@ def region_lines(
     if len(same) > _MAX_REGIONS:
         more = counted(len(same) - _MAX_REGIONS, "more region")
         yield "", f"and {more} (prices in the JSON file, or plan report)"
-
-
-#: Below the table where the request states a grid.
-OWN_GRID: Final = "carbon here is that of each region's own grid; the line Energy has that of the grid you gave"
