@@ -280,7 +280,7 @@ def commands(plan: Plan) -> list[tuple[str, list[str], float]]:
     ]
     for model in (plan.model, *plan.networks):
         profile += ["--model", model]
-    profile += ["--out", str(plan.profile)]
+    profile += ["--out", str(plan.profile), "--allow-contended"]  # installed in a data folder of its own
     if plan.rehearse:
         profile += ["--dtype", "fp32", "--threads", "1"]
     again = [sys.executable, str(Path(__file__).resolve()), "--out", str(plan.out), "--model", plan.model]

@@ -89,6 +89,7 @@ def network_file(name: str, folder: Path) -> str:
 def calibrate(names: tuple[str, ...], out: Path, budget_s: float) -> None:
     """Profile the networks' own shapes, and fit a bundle, in a process of its own and a data folder of its own."""
     command = [sys.executable, "-m", "calibration.cli.main", "run", "--hw", "local", "--threads", "1"]
+    command += ["--allow-contended"]  # into a data folder of its own; the bundle states the share
     command += ["--budget", f"{budget_s:.0f}s", "--dtype", DTYPE, "--out", str(out / "profile")]
     for name in names:
         command += ["--model", network_file(name, out)]

@@ -84,6 +84,45 @@ def nearest_name(name: str, valid: Iterable[str], cutoff: float = 0.45) -> str |
     return by_folded[max(found, key=likeness)] if found else None
 
 
+#: How similar a name is at least to one with another first word. A judgement: a name with one wrong letter.
+LIKE_NAME: Final = 0.8
+
+#: How similar the first words of two names of one family are at least. A judgement: "mistral" and "mixtral" are, "b"
+#: and "v", or "trainium" and "trillium", are not.
+_LIKE_FAMILY: Final = 0.8
+
+#: Letters of the shortest first word that stands for those that begin with it, as "stable" for "stablediffusion".
+_LEAST_LETTERS: Final = 3
+
+
+def nearest_in_family(name: str, valid: Iterable[str], cutoff: float) -> str | None:
+    """Return the valid name most similar to `name` whose first word is like its own, or which differs in few letters.
+
+    The numbers of a series say little without its name: b100 is not v100, although three of four letters are equal.
+    """
+    names = list(valid)
+    related = [other for other in names if alike(name, other)]
+    return nearest_name(name, names, LIKE_NAME) or nearest_name(name, related, cutoff)
+
+
+def alike(name: str, other: str) -> bool:
+    """Return whether the first words of two names are alike, or one of the words is the beginning of the other.
+
+    A name that begins with a number is like every name.
+    """
+    short, long = sorted((_first_word(name), _first_word(other)), key=len)
+    if not short:
+        return True
+    begins = len(short) >= _LEAST_LETTERS and long.startswith(short)
+    return begins or difflib.SequenceMatcher(None, short, long).ratio() >= _LIKE_FAMILY
+
+
+def _first_word(name: str) -> str:
+    """Return the letters with which a name begins, after a publisher; empty if it begins with a number."""
+    letters = re.match(r"[a-z]*", name.lower().rsplit("/", 1)[-1].strip())
+    return letters[0] if letters else ""
+
+
 #: How similar a key is to the one that was meant, at least. Keys share words, so that less says little.
 _LIKE_KEY: Final = 0.65
 

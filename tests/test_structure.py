@@ -136,6 +136,7 @@ SHORT = {
     "planner/main.py": "the entry point",
     "planner/networks/reproduction.py": "shared by answers and the page",
     "planner/problem/reproduction.py": "the schema of a block",
+    "planner/sections/region_prices.py": "one table, on the screens of both kinds of models",
     "planner/web/mcp/command.py": "the command, apart from the protocol that it serves",
     "planner/web/scripts.py": "shared by all pages",
     "simulator/cli/other_run.py": "imported only for a comparison",

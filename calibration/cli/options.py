@@ -32,6 +32,11 @@ Machine = Annotated[
 
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the order and of what is drawn at random.")]
 
+AllowContended = Annotated[
+    bool,
+    typer.Option("--allow-contended", help="Install also what was measured while other processes used the machine."),
+]
+
 ProfileModels = Annotated[
     list[str] | None,
     typer.Option("--model", metavar="NAME|DIR", help="Measure this model's own shapes first; repeatable."),

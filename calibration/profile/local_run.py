@@ -239,26 +239,42 @@ def last_folder(prefix: str) -> Path | None:
     return max(started, key=lambda folder: started[folder], default=None)
 
 
-def fit_and_install(done: ProfileResult) -> tuple[Path, Path | None, Path | None]:
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What became of the bundle of a profile.
+
+    Attributes:
+        bundle: The path of its bundle.json, in the folder of the profile.
+        folder: The folder in which it is installed; None if it is not.
+        peaks: The file of measured peaks; None where nothing was installed, or where the catalog knows the peaks.
+        why_not: Why it is not installed, in words; "" if it is.
+    """
+
+    bundle: Path
+    folder: Path | None
+    peaks: Path | None = None
+    why_not: str = ""
+
+
+def fit_and_install(done: ProfileResult, allow_contended: bool = False) -> Installation:
     """Fit a bundle to a finished profile and install it, so that `plan` and `simulate` use it.
 
-    Nothing is installed where a contended profile would replace one that is not contended.
-
-    Returns:
-        The path of bundle.json, the installed folder, and the file of measured peaks. The last two are None where
-        nothing was installed; the last is None where the catalog knows the peaks.
+    Unless `allow_contended` is true, nothing is installed if most rows were measured while other processes used the
+    machine, or if such a profile would replace one that is not contended.
     """
-    from calibration.profile.profile_bundle import fit_profile, install, worse_than_installed
+    from calibration.profile.profile_bundle import fit_profile, install, reason_against
+    from calibration.profile.session.tables import contended_share
 
     bundle = fit_profile(done.session.rows, done.facts, done.accelerator, done.folder)
-    if worse_than_installed(bundle, done.accelerator.name):
-        return bundle, None, None
+    why_not = reason_against(bundle, done.accelerator.name, contended_share(done.session.rows))
+    if why_not is not None and not allow_contended:
+        return Installation(bundle, None, None, why_not)
     peaks = None
     as_of, source = done.facts["started_at"][:10], f"calibrate profile, torch {done.facts['libraries']['torch']}"
     host_copies(done.accelerator.full_name, as_of, source, done.session.rows).save()
     if done.accelerator.name == "local":
         peaks = MeasuredPeaks.of(done.accelerator, as_of, source).save()
-    return bundle, install(bundle, done.accelerator.name), peaks
+    return Installation(bundle, install(bundle, done.accelerator.name), peaks)
 
 
 @contextmanager

@@ -45,6 +45,9 @@ FEWEST_FOR_GROUPS: Final = 40
 
 CONTENDED_WARNING: Final = 0.1  # share of contended rows above which the bundle carries a notice
 
+#: Share of contended rows above which a bundle is installed only if the user says so. A judgement: most of its rows.
+MOST_CONTENDED: Final = 0.5
+
 #: Part of the notice of a contended bundle, by which an installed bundle is recognised as contended.
 DISTURBED: Final = "of the rows were measured while other processes used the machine"
 
@@ -150,10 +153,18 @@ def _with_skew(
     return replace(model, skew_alpha=round(alpha, 4)), remark
 
 
-def worse_than_installed(bundle: Path, name: str) -> bool:
-    """Return whether a contended bundle would replace an installed bundle that is not contended."""
+def reason_against(bundle: Path, name: str, share: float) -> str | None:
+    """Return why a contended bundle should not be installed for hardware of this name, in words; None if it may be.
+
+    Args:
+        bundle: The path of its bundle.json.
+        name: The name of the hardware, under which a bundle may be installed already.
+        share: The share of its rows that were contended.
+    """
     old = user_folder() / name / JSON_NAME
-    return _disturbed(bundle) and old.is_file() and not _disturbed(old)
+    if _disturbed(bundle) and old.is_file() and not _disturbed(old):
+        return f"{percent(share)} {DISTURBED}, and those of the calibration in use were not"
+    return f"{percent(share)} {DISTURBED}" if share > MOST_CONTENDED else None
 
 
 def _disturbed(bundle: Path) -> bool:

@@ -31,8 +31,9 @@ from catalogs.deployments.schema import Deployment, check_staleness, deployment_
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.input_files import exists, user_path
 from catalogs.io.yaml_files import StrictYamlBlock, read_typed_yaml, validate_as
-from catalogs.models.names import load_names
+from catalogs.models.names import load_names, stated_kind
 from catalogs.networks.files import find_network, list_networks
+from catalogs.networks.header import load_header
 from catalogs.networks.names import load_names as load_network_names
 
 #: What serves the jobs, and with it the rule that forms batches (simulator/jobs/batchers).
@@ -190,14 +191,24 @@ def load_any_deployment(path: Path) -> Deployment | NetworkDeployment:
 
 
 def refuse_misspelled_network(model: str) -> None:
-    """Refuse a name that is more like that of a network than like that of any language model.
+    """Refuse a name that is more like that of a network than like that of any language model, or states such a kind.
 
     Raises:
-        InputError: It is; the message names the network.
+        InputError: It is; the message names the network, or the networks of the kind that a word of the name states.
     """
     names = load_names()
     path = not model.strip() or exists(user_path(model)) or model.startswith((".", "/", "~")) or model.endswith(".json")
     if path or names.exact(model) is not None:
+        return
+    kind = stated_kind(model)
+    if kind is not None:
+        same = [name for name in list_networks() if load_header(name).family == kind]
+        nearest = load_network_names().nearest(model, same)
+        hint = f"the catalog has no network for {kind}"
+        if same:
+            hint = f"the networks of the catalog for {kind} are {', '.join(same)}"
+        raise InputError("unknown model", model, nearest, hint)
+    if "/" in model:  # an id of Hugging Face is similar to no name without a publisher
         return
     nearest, other = load_network_names().nearest(model, list_networks()), names.nearest(model)
     if nearest is not None and (other is None or nearest_name(model, (other, nearest)) == nearest):

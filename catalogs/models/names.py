@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from catalogs.errors import InputError, nearest_name
+from catalogs.errors import InputError, nearest_in_family
 from catalogs.io.yaml_files import DATA, read_yaml
 
 MODELS: Final = DATA / "models"
@@ -16,6 +17,26 @@ NAMES: Final = MODELS / "names.yaml"
 
 #: Words in a name that are ignored, since they do not change the shape of the model.
 SILENT_WORDS: Final = frozenset({"meta", "instruct", "hf", "chat", "it", "base"})
+
+
+#: Words of a name that state a kind of model beside language models, and the family of its networks. The names
+#: are those of Hugging Face: the tasks feature-extraction, text-ranking and text-to-speech.
+KIND_WORDS: Final = {
+    "embed": "text embedding",
+    "embedding": "text embedding",
+    "embeddings": "text embedding",
+    "e5": "text embedding",
+    "gte": "text embedding",
+    "rerank": "text reranking",
+    "reranker": "text reranking",
+    "tts": "speech synthesis",
+}
+
+
+def stated_kind(name: str) -> str | None:
+    """Return the kind of network that a word of a name states; None if no word does."""
+    words = re.split(r"[^a-z0-9]+", name.lower().rsplit("/", 1)[-1])
+    return next((KIND_WORDS[word] for word in words if word in KIND_WORDS), None)
 
 
 def normalised_name(name: str) -> str:
@@ -82,10 +103,15 @@ class ModelNames:
         )
 
     def nearest(self, text: str) -> str | None:
-        """Return the shortest alias that begins like `text`, else the most similar one; None if none is similar."""
-        wanted = normalised_name(text)
+        """Return the shortest alias that begins like `text`, else the most similar one; None if none is similar.
+
+        A name that states another kind of model is similar to none.
+        """
+        if stated_kind(text) is not None:
+            return None
+        wanted, name_only = normalised_name(text), text.rsplit("/", 1)[-1]
         begins = [a for a in sorted(self.aliases) if wanted and normalised_name(a).startswith(wanted)]
-        return min(begins, key=len, default=None) or nearest_name(text.rsplit("/", 1)[-1], self.aliases, cutoff=0.55)
+        return min(begins, key=len, default=None) or nearest_in_family(name_only, self.aliases, 0.55)
 
 
 @lru_cache(maxsize=1)

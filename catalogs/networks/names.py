@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from catalogs.errors import InputError, nearest_name
+from catalogs.errors import LIKE_NAME, InputError, alike, nearest_name
 from catalogs.io.yaml_files import DATA, read_yaml
 
 FOLDER: Final = DATA / "networks"
@@ -32,6 +32,10 @@ class NetworkNames:
         """Return the other names of a network."""
         return self.others.get(network, ())
 
+    def spellings(self, network: str) -> tuple[str, ...]:
+        """Return all names of a network, that of its file first."""
+        return (network, *self.of(network))
+
     def hf_id(self, network: str) -> str | None:
         """Return the Hugging Face id of a network; None if it has none."""
         return next((name for name in self.of(network) if "/" in name), None)
@@ -48,7 +52,7 @@ class NetworkNames:
         wanted = text.strip().lower()
         if wanted.startswith("timm."):
             wanted = wanted.replace(".", "/", 1)
-        spelled = {network: (network, *self.of(network)) for network in networks}
+        spelled = {network: self.spellings(network) for network in networks}
         for network, names in spelled.items():
             if wanted in (name.lower() for name in names):
                 return network
@@ -68,12 +72,14 @@ class NetworkNames:
 
     def nearest(self, text: str, networks: Iterable[str]) -> str | None:
         """Return the network with the most similar name; None if none is similar."""
-        known = {plain_name(name): network for network in networks for name in (network, *self.of(network))}
+        networks = list(networks)
+        known = {plain_name(name): network for network in networks for name in self.spellings(network)}
         wanted = plain_name(text)
         begins = [known[name] for name in sorted(known) if wanted and name.startswith(wanted)]
         if begins:
             return min(begins, key=len)
-        similar = nearest_name(wanted, known, cutoff=0.55)
+        related = {plain_name(name) for names in map(self.spellings, networks) for name in names if alike(text, name)}
+        similar = nearest_name(wanted, known, LIKE_NAME) or nearest_name(wanted, related, cutoff=0.55)
         return known[similar] if similar else None
 
 

@@ -54,6 +54,28 @@ class LengthStatistics:
             return f"mean {i.mean:,.0f} in, {o.mean:,.0f} out; p95 {i.p95:,.0f} in, {o.p95:,.0f} out"
         return f"{_side(i)} in; {_side(o)} out"
 
+    def within(self, most_tokens: int) -> dict[str, int]:
+        """Return the constant length, by its key, with which requests have `most_tokens` input and output tokens.
+
+        Prompts are shortened, or outputs where they alone have that many tokens. The result is empty if the lengths
+        vary, or if neither length alone can be shortened so far.
+        """
+        i, o = self.input_tokens, self.output_tokens
+        if i.constant and o.constant and o.max < most_tokens:
+            return {"input_tokens": most_tokens - int(o.max)}
+        if i.constant and o.constant and i.max < most_tokens:
+            return {"output_tokens": most_tokens - int(i.max)}
+        return {}
+
+    def within_words(self, most_tokens: int) -> str:
+        """Return in words which requests have at most `most_tokens` input and output tokens."""
+        for key, tokens in self.within(most_tokens).items():
+            side, other, kept = ("prompts", "outputs", self.output_tokens)
+            if key == "output_tokens":
+                side, other, kept = ("outputs", "prompts", self.input_tokens)
+            return f"{side} of at most {tokens:,} fit with {other} of {kept.max:,.0f}"
+        return f"at most {most_tokens:,} fit, prompt and output together"
+
     def block(self) -> dict[str, Any]:
         """Return the keys `input_tokens` and `output_tokens` of an answer, tokens."""
         return {

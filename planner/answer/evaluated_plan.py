@@ -53,6 +53,15 @@ def objective_value(objective: str, with_load: bool, entry: EvaluatedPlan) -> fl
     return -capacity / (entry.candidate.hardware.n_accelerators if objective == "goodput" else 1)
 
 
+def load_at_equal_value(objective: str, with_load: bool, entry: EvaluatedPlan) -> float:
+    """Return the capacity that decides between plans of equal value by the objective, requests per second.
+
+    With a required load, cost is the price alone. Any other value contains the capacity, or is compared for its own
+    sake; the result is then 0.
+    """
+    return (entry.capacity_requests_per_s or 0.0) if with_load and objective == "cost" else 0.0
+
+
 def pareto(entries: Sequence[EvaluatedPlan]) -> list[Plan]:
     """Return the plans that are Pareto-optimal in cost, energy and latency; capacity replaces an unknown cost."""
     axes = []

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from planner.answer.capacity_noise import capacity_notices
+from planner.answer.capacity_noise import capacity_notices, piece_notices
 from planner.answer.confirmed_capacity import ConfirmedCapacity
 from planner.answer.confirmed_rates import BEST, ConfirmedRates, PlanPoint, SeedBudget
 from planner.answer.evaluated_plan import EvaluatedPlan
@@ -208,6 +208,8 @@ class PlanEvaluator:
             limiting = next((slo for slo in self.tester.slos if slo.name == missed), None)
             if budget.confirms and at_required is None and limiting is not None:
                 notices = [*notices, *capacity_notices(limiting, verdict, seen)]
+            if budget.confirms:
+                notices = [*notices, *piece_notices(limiting or verdict.worst, details)]
             plan = plan.model_copy(
                 update={"limited_by": missed, "missed_requests_per_s": missed_per_s, "notices": notices}
             )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from planner.answer.candidate_search import distance_of
 from planner.answer.confirmed_rates import BEST
-from planner.answer.evaluated_plan import EvaluatedPlan, objective_value
+from planner.answer.evaluated_plan import EvaluatedPlan, load_at_equal_value, objective_value
 from planner.answer.plan_evaluator import PlanEvaluator
 from planner.problem.request import PlanRequest
 from planner.search.candidate_tester import TIE
@@ -51,10 +51,9 @@ class _Ranking:
 
     def merit(self, entry: EvaluatedPlan) -> _Merit:
         """Return what ranks a plan."""
-        by_price = self.request.given and self.request.objective == "cost"
         return _Merit(
             objective_value(self.request.objective, self.request.given, entry),
-            (entry.capacity_requests_per_s or 0.0) if by_price else 0.0,
+            load_at_equal_value(self.request.objective, self.request.given, entry),
             distance_of(entry.candidate, self.plan_evaluator.evaluator),
         )
 

@@ -23,6 +23,7 @@ from planner.evaluation.capacity import TOLERANCE
 from planner.evaluation.closed_forms.bounds import MEMORY, NOT_ADMITTED, NOT_RENTED, REQUEST_LENGTH, Discard
 from planner.evaluation.closed_forms.queueing import FIRST_TOKEN_STAGES
 from planner.evaluation.evaluator import Evaluator
+from planner.evaluation.multi_hardware import open_evaluator
 from planner.evaluation.stability import OVERLOAD
 from planner.evaluation.verdict import SHORT_RUN_MARGIN
 from planner.problem.candidate import Candidate
@@ -295,13 +296,33 @@ class Refuser:
         return None
 
     def _length(self, discard: Discard) -> Iterator[Suggestion]:
-        """Yield a max_model_len (a power of two) that admits the longest request, if it meets the request."""
+        """Yield a max_model_len (a power of two) that admits the longest request, if it meets the request.
+
+        If the model itself has fewer positions, yield the constant length that they admit.
+        """
         evaluator = self.plan_evaluator.evaluator
-        tokens = min(2 ** math.ceil(math.log2(discard.value)), evaluator.names.model.max_position_tokens)
+        most = evaluator.names.model.longest_sequence_tokens
+        if discard.value > most:
+            yield from self._shorter(int(discard.limit))
+            return
+        tokens = min(2 ** math.ceil(math.log2(discard.value)), most)
         fixed = Overrides.of({**self.request.fixed.values, REQUEST_LENGTH: tokens})
-        found = self._try(self.request.replace(fixed=fixed), evaluator) if tokens >= discard.value else None
+        found = self._try(self.request.replace(fixed=fixed), evaluator)
         if found is not None:
             yield Suggestion.simulated(REQUEST_LENGTH, f"max_model_len {tokens}: {found.words}", tokens)
+
+    def _shorter(self, most_tokens: int) -> Iterator[Suggestion]:
+        """Yield the constant length with which requests have `most_tokens` tokens, if it meets the request.
+
+        Requests whose lengths vary, or belong to their conversations, have none.
+        """
+        lengths = self.request.read_workload().lengths()
+        for key, tokens in lengths.within(most_tokens).items():
+            shorter = self.request.replace(**{key: tokens})
+            found = self._try(shorter, open_evaluator(shorter))
+            if found is not None:
+                option = f"--{key.replace('_', '-')}"
+                yield Suggestion.simulated(key, f"{key} of {tokens:,} ({option} {tokens}): {found.words}", tokens)
 
     def _precision(self) -> Iterator[Suggestion]:
         """Yield narrower weights than those searched, on the same hardware."""

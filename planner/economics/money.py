@@ -25,6 +25,7 @@ from catalogs.economics.prices import (
     offers_by_region,
 )
 from catalogs.io.json_block import JsonBlock
+from catalogs.ui.words import dollars
 from catalogs.units import HOUR_S
 
 #: Hours of a mean year.
@@ -175,6 +176,15 @@ def per_million(amount_per_s: float, tokens_per_s: float) -> float | None:
     return amount_per_s / tokens_per_s * MILLION if tokens_per_s > 0 else None
 
 
+def calendar_words(cost: Money) -> str:
+    """Return a known price per hour, and per month and year where they are known: "$1.55/h ($1,131 a month, ...)"."""
+    if cost.usd_per_hour is None:
+        raise ValueError("the price is not known")
+    if cost.usd_per_month is None or cost.usd_per_year is None:
+        return f"{dollars(cost.usd_per_hour)}/h"
+    return f"{dollars(cost.usd_per_hour)}/h (${cost.usd_per_month:,.0f} a month, ${cost.usd_per_year:,.0f} a year)"
+
+
 def offer_words(cost: Money) -> str:
     """Return the offer behind a price: instances, commitment, place, date and source."""
     if cost.price_as_of == "given":
@@ -204,18 +214,16 @@ def price_words(price: Price) -> str:
     return ", ".join(filter(None, (CONTRACT_WORDS.get(price.commitment, ""), place, price.as_of)))
 
 
-class PriceLine(JsonBlock):
-    """The price of a plan in one region of a cloud under one contract, per hour and per token of the plan.
+class RegionPrice(JsonBlock):
+    """The price of a plan in one region of a cloud under one contract, per hour.
 
     An estimate that no cloud offers has no `cloud` but a name in `estimate`. `grid_region` is the grid of the region
-    and None if it is unknown, as is the carbon per million output tokens then.
+    and None if it is unknown.
     """
 
     cloud: str | None
     contract: str
     usd_per_hour: float
-    usd_per_million_output_tokens: float | None
-    usd_per_million_total_tokens: float | None
     instance: str | None
     region: str | None
     as_of: str
@@ -229,54 +237,47 @@ class PriceLine(JsonBlock):
     rented: list[RentedPart] = Field(default_factory=list)
     grid_region: str | None = None
     gco2e_per_kwh: float | None = None
-    gco2e_per_million_output_tokens: float | None = None
 
     @property
     def place(self) -> str:
         """Return the cloud and its region, or the name of the estimate."""
         return " ".join(filter(None, (self.cloud, self.region))) or f"estimate: {self.estimate}"
 
+    def grams(self, kwh: float | None) -> float | None:
+        """Return the carbon of an amount of energy in this region, gCO2e; None if it or the grid is unknown."""
+        return None if kwh is None or self.gco2e_per_kwh is None else kwh * self.gco2e_per_kwh
 
-def price_rows(
-    need: RentalNeed,
-    output_tokens_per_s: float,
-    total_tokens_per_s: float,
-    kwh_per_million: Callable[[int], float] | None = None,
-) -> list[PriceLine]:
-    """Return one row per region of a cloud and commitment, and one per estimate, cheapest first; [] without a price.
 
-    Regions that ask the same price stay in the order in which one of them is chosen for the bill.
+class PriceLine(RegionPrice):
+    """The price of a plan in one region under one contract, per hour and per token of the plan.
 
-    Args:
-        need: The accelerators of the plan.
-        output_tokens_per_s: Output tokens of the plan per second, by which the prices are divided.
-        total_tokens_per_s: All tokens of the plan per second.
-        kwh_per_million: Returns the energy per million output tokens, the facility included, from the number of rented
-            accelerators that are not used, which differs between the instances of the regions.
+    The carbon per million output tokens is None if the grid of the region is unknown.
+    """
+
+    usd_per_million_output_tokens: float | None
+    usd_per_million_total_tokens: float | None
+    gco2e_per_million_output_tokens: float | None = None
+
+
+def region_prices(need: RentalNeed) -> list[tuple[Price, RegionPrice]]:
+    """Return the price of each region of a cloud and commitment, and of each estimate, cheapest first.
+
+    Regions that ask the same price stay in the order in which one of them is chosen for the bill. The result is empty
+    without a price.
     """
     prices = [price for commitment in COMMITMENTS for price in offers_by_region(need, commitment)]
-    rows = [
-        _price_line(price, (output_tokens_per_s, total_tokens_per_s), kwh_per_million)
-        for price in (*prices, *list_estimates(need))
-    ]
-    return sorted(rows, key=lambda row: (round(row.usd_per_hour, 6), row.estimate or ""))
+    rows = [(price, _region_price(price)) for price in (*prices, *list_estimates(need))]
+    return sorted(rows, key=lambda row: (round(row[1].usd_per_hour, 6), row[1].estimate or ""))
 
 
-def _price_line(
-    price: Price, tokens_per_s: tuple[float, float], kwh_per_million: Callable[[int], float] | None
-) -> PriceLine:
+def _region_price(price: Price) -> RegionPrice:
     located = locate_grid(price)
     grid = located.grid if located.known else None
-    kwh = None if kwh_per_million is None else kwh_per_million(price.idle_accelerators)
-    grams = None if grid is None or kwh is None else kwh * grid.gco2e_per_kwh
-    per_s = price.usd_per_hour / HOUR_S
     only = price.instances[0] if len(price.instances) == 1 else None
-    return PriceLine(
+    return RegionPrice(
         cloud=price.cloud or None,
         contract=CONTRACT_WORDS[price.commitment],
         usd_per_hour=price.usd_per_hour,
-        usd_per_million_output_tokens=per_million(per_s, tokens_per_s[0]),
-        usd_per_million_total_tokens=per_million(per_s, tokens_per_s[1]),
         instance=None if only is None else only.instance,
         region=price.region or None,
         as_of=price.as_of,
@@ -290,5 +291,34 @@ def _price_line(
         rented=rented_parts(price),
         grid_region=None if grid is None else grid.region,
         gco2e_per_kwh=None if grid is None else grid.gco2e_per_kwh,
-        gco2e_per_million_output_tokens=grams,
     )
+
+
+def price_rows(
+    need: RentalNeed,
+    output_tokens_per_s: float,
+    total_tokens_per_s: float,
+    kwh_per_million: Callable[[int], float] | None = None,
+) -> list[PriceLine]:
+    """Return `region_prices` per token.
+
+    Args:
+        need: The accelerators of the plan.
+        output_tokens_per_s: Output tokens of the plan per second, by which the prices are divided.
+        total_tokens_per_s: All tokens of the plan per second.
+        kwh_per_million: Returns the energy per million output tokens, the facility included, from the number of rented
+            accelerators that are not used, which differs between the instances of the regions.
+    """
+    found = []
+    for price, row in region_prices(need):
+        per_s = price.usd_per_hour / HOUR_S
+        kwh = None if kwh_per_million is None else kwh_per_million(price.idle_accelerators)
+        found.append(
+            PriceLine(
+                **dict(row),
+                usd_per_million_output_tokens=per_million(per_s, output_tokens_per_s),
+                usd_per_million_total_tokens=per_million(per_s, total_tokens_per_s),
+                gco2e_per_million_output_tokens=row.grams(kwh),
+            )
+        )
+    return found

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
 
 from calibration.accuracy.stated_error import StatedError
 from catalogs.arrays import FloatArray
+from catalogs.workloads.request_set import RequestSet
 from planner.evaluation.stability import FILLING_GROWTH, GROWTH_LIMIT, most_unserved
 from planner.problem.slo import Slo
 
@@ -88,6 +92,32 @@ class Observation:
         return self.growth_fraction <= most_unserved(self.n_measured)
 
 
+#: Equal spans of a run whose arrivals are counted. A judgement: spans of many requests, and short enough for bursts.
+_SPANS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class TracePiece:
+    """How the requests of a run differ from those of other pieces of the same trace.
+
+    Attributes:
+        input_tokens: Mean prompt length.
+        output_tokens: Mean output length.
+        burst: Requests of the busiest of `_SPANS` equal spans of the run, in multiples of the mean.
+    """
+
+    input_tokens: float
+    output_tokens: float
+    burst: float
+
+    @classmethod
+    def of(cls, requests: RequestSet) -> TracePiece:
+        """Return the statistics of the requests of a run, of which there is at least one."""
+        arrived, _ = np.histogram(requests.arrival_s, bins=_SPANS)
+        means = float(requests.input_tokens.mean()), float(requests.output_tokens.mean())
+        return cls(*means, float(arrived.max()) * _SPANS / requests.n)
+
+
 @dataclass(frozen=True, slots=True)
 class RunDetail:
     """All results of one simulated run.
@@ -107,6 +137,7 @@ class RunDetail:
         error: Differences between simulated and measured whole runs of the engine.
         notices: Notes on the run, one sentence each.
         unused_w: Power of the accelerators that are rented with the deployment and not used, at the socket.
+        piece: The piece of a trace that the run replays; None for a whole trace and for other workloads.
     """
 
     observation: Observation
@@ -121,3 +152,4 @@ class RunDetail:
     notices: tuple[str, ...] = ()
     samples_s: Mapping[str, FloatArray] = field(default_factory=dict)
     unused_w: float = 0.0
+    piece: TracePiece | None = None

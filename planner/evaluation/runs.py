@@ -16,12 +16,13 @@ from calibration.accuracy.regime import Regime
 from calibration.accuracy.stated_error import StatedError
 from calibration.complexity.records import LatencyRecords
 from catalogs.workloads.length_statistics import LengthStatistics
+from catalogs.workloads.replay import Replay
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.synthetic import SyntheticWorkload
 from catalogs.workloads.workload import Workload
 from planner.evaluation.closed_forms.candidate_forms import CandidateQueueing
 from planner.evaluation.deployments import CandidateDeployments
-from planner.evaluation.observation import Load, Observation, RunDetail
+from planner.evaluation.observation import Load, Observation, RunDetail, TracePiece
 from planner.evaluation.representative_draws import representative_seed
 from planner.evaluation.steady_state import (
     RequestWindow,
@@ -222,7 +223,14 @@ class SimulatedRuns:
             power_w=math.nan if joules is None else joules * output_tokens_per_s,
             error=StatedError.of(self.request.engine, float(known["operator_error"]), regime),
             notices=() if streaming is None else (streaming,),
+            piece=self._piece(done.requests),
         )
+
+    def _piece(self, requests: RequestSet) -> TracePiece | None:
+        """Return the statistics of the requests of a run if they are a piece of a trace, which the seed chooses."""
+        content = self.cache.workload.content
+        is_piece = isinstance(content, Replay) and content.pieces and requests.n < len(content.trace.input_tokens)
+        return TracePiece.of(requests) if is_piece and requests.n else None
 
     def records(self, candidate: Candidate, load: Load) -> LatencyRecords:
         """Return the latencies of the completed requests in the steady part of a run, with their parts."""

@@ -17,10 +17,10 @@ from catalogs.deployments.key_texts import with_keys
 from catalogs.deployments.schema import Deployment, deployment_of_keys
 from catalogs.errors import InputError
 from catalogs.launch.reading.read import ReadLaunch
-from catalogs.ui.words import digits, percent
+from catalogs.ui.words import digits, joules, percent
 from planner.answer.answer_schema import Answer
 from planner.answer.confirmed_rates import BEST
-from planner.answer.evaluated_plan import EvaluatedPlan, objective_value
+from planner.answer.evaluated_plan import EvaluatedPlan, load_at_equal_value, objective_value
 from planner.answer.plan_schema import Plan
 from planner.improve.changes import (
     KEPT,
@@ -105,8 +105,15 @@ class Improver:
         """Return the quantity that the objective of the request minimises."""
         return objective_value(self.request.objective, self.request.given, entry)
 
+    def load(self, entry: EvaluatedPlan) -> float:
+        """Return the capacity that decides between variants of equal value, requests per second; 0 if it does not."""
+        return load_at_equal_value(self.request.objective, self.request.given, entry)
+
     def better(self, a: EvaluatedPlan | str, b: EvaluatedPlan | str) -> bool:
-        """Return whether variant a is better than variant b by more than a tie; energy decides between equal costs."""
+        """Return whether variant a is better than variant b by more than a tie.
+
+        Between equal values, the capacity decides as in `plan`, and between equal capacities the energy.
+        """
         if isinstance(a, str) or isinstance(b, str):
             return isinstance(b, str) and not isinstance(a, str)
         if self.meets(a) != self.meets(b):
@@ -119,6 +126,9 @@ class Improver:
             return one < two
         if math.isinf(one) != math.isinf(two):
             return math.isinf(two)
+        one, two = self.load(a), self.load(b)
+        if abs(one - two) > TIE * two:
+            return one > two
         return _joules(a) < (1 - TIE) * _joules(b)
 
 
@@ -290,14 +300,21 @@ class ChangesInTurn:
         return f"no gain alone, but needed with {_listed(others)}: without it {lacks}"
 
     def _despite(self, alone: EvaluatedPlan | str) -> str:
-        """Return what a change brings that the objective does not count: a higher capacity."""
+        """Return what a change brings that the objective does not count: a higher capacity, or less energy."""
         if isinstance(alone, str) or isinstance(self.today, str) or not self.improver.request.given:
             return ""
+        gains = []
         before, after = (entry.capacity_requests_per_s or 0.0 for entry in (self.today, alone))
-        if after <= before * (1 + TIE):
+        if after > before * (1 + TIE):
+            gains.append(f"carries {digits(after)} requests/s, not {digits(before)}")
+        before, after = _joules(self.today), _joules(alone)
+        if 0 < after < before * (1 - TIE):
+            gains.append(f"takes {joules(after)} per output token, not {joules(before)}")
+        if not gains:
             return ""
-        wanted = self.improver.request.objective
-        return f"; alone it carries {digits(after)} requests/s, not {digits(before)}, but the objective is {wanted}"
+        objective = self.improver.request.objective
+        then = ", and at equal cost the capacity" if objective == "cost" else ""
+        return f"; alone it {', and '.join(gains)}, but the objective is {objective}{then}"
 
     def _entry(self, made: Sequence[Change]) -> EvaluatedPlan | str:
         return self.improver.entry(self.keys(made))

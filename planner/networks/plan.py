@@ -238,17 +238,19 @@ def plan_network(request: NetworkRequest, progress: Progress | None = None) -> N
         raise KeyboardInterrupt
     rest = [] if not winners or interrupted else [*winners[1:], *planner.others(winners[0])][:N_ALTERNATIVES]
     refusal = None if winners else _refusal(request, planner, counted_progress)
+    best = planner.builder.plan(winners[0]) if winners else None
     return NetworkAnswer(
         schema_version=SCHEMA_VERSION,
         kind="network",
         request=request,
         job=_job_block(planner.mix),
         feasible=bool(winners),
-        best=planner.builder.plan(winners[0]) if winners else None,
+        best=best,
         alternatives=[planner.alternative(winners[0], found) for found in rest],
         infeasible=refusal,
         search=_summary(planner, time.perf_counter() - started),
         hardware=_rows(planner, winners),
+        prices=[] if best is None else planner.builder.prices(winners[0], best),
         assumptions=_assumptions(request, planner),
         reproduce=reproduce(request, planner.assessor.evaluator.service),
     )

@@ -14,7 +14,8 @@ from catalogs.economics.locations import locate_grid
 from catalogs.ui.words import counted, gigabytes, percent
 from catalogs.units import HOUR_S
 from planner.answer.plan_schema import QUEUE, SloResult, Stats, missed_words
-from planner.economics.money import JOULES_PER_KWH, Rates, money
+from planner.economics.money import JOULES_PER_KWH, Rates, money, region_prices
+from planner.economics.rack_power import unused_w
 from planner.evaluation.confidence import SEEDS, Confidence
 from planner.networks.candidate import JobCandidate, price_of
 from planner.networks.evaluation import JobVerdict, meets_confidence
@@ -28,6 +29,7 @@ from planner.networks.schema import (
     PriceError,
     StageRow,
     UnitEnergy,
+    UnitPriceLine,
 )
 from planner.problem.slo import STATS, Slo, statistic_s
 from simulator.networks.job import StagePrice
@@ -187,6 +189,19 @@ class PlanBuilder:
                     wh_per_unit=1e3 * (seen.joules_per_job + unused_w / rate) / items / JOULES_PER_KWH * DEFAULT_PUE,
                 )
             )
+        return found
+
+    def prices(self, sized: SizedCandidate, plan: NetworkPlan) -> list[UnitPriceLine]:
+        """Return the prices of a plan in all regions, per hour and per unit, with the carbon there.
+
+        The carbon includes the accelerators that are rented there and not used, as the plan's own does.
+        """
+        hardware, found, energy = sized.candidate.hardware, [], plan.energy
+        for price, row in region_prices(sized.candidate.need):
+            watts = energy.w_mean - energy.unused_w + unused_w(hardware, price.idle_accelerators)
+            kwh = energy.wh_per_unit / 1e3 * watts / energy.w_mean
+            usd = price.usd_per_hour / plan.units_per_hour
+            found.append(UnitPriceLine(**dict(row), usd_per_unit=usd, gco2e_per_unit=row.grams(kwh)))
         return found
 
     def _limited_by(self, candidate: JobCandidate, capacity: float) -> str:

@@ -9,7 +9,7 @@ from pydantic import Field, field_serializer
 from catalogs.io.json_block import JsonBlock
 from planner.answer.answer_schema import Reproduce, SearchSummary, Suggestion, main_reasons
 from planner.answer.plan_schema import SloResult, Stats
-from planner.economics.money import Money
+from planner.economics.money import Money, RegionPrice
 from planner.economics.rack_power import unused_words
 from planner.networks.request import NetworkRequest
 
@@ -183,6 +183,16 @@ class NetworkPlan(JsonBlock):
         return unused_words(self.energy.unused_w, self.energy.w_mean, idle or 0)
 
 
+class UnitPriceLine(RegionPrice):
+    """The price of a plan in one region under one contract, per hour and per unit of the plan.
+
+    The carbon per unit is None if the grid of the region is unknown.
+    """
+
+    usd_per_unit: float | None
+    gco2e_per_unit: float | None = None
+
+
 class NetworkHardwareRow(JsonBlock):
     """The best candidate of the search on one kind of accelerator; `why` states why there is none."""
 
@@ -229,6 +239,7 @@ class NetworkAnswer(JsonBlock):
     infeasible: NetworkRefusal | None
     search: SearchSummary
     hardware: list[NetworkHardwareRow] = Field(default_factory=list)
+    prices: list[UnitPriceLine] = Field(default_factory=list)
     assumptions: list[str]
     reproduce: Reproduce
 

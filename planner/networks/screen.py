@@ -24,12 +24,13 @@ from catalogs.ui.words import (
 )
 from planner.answer.answer_schema import GOALS
 from planner.answer.plan_schema import SloResult
-from planner.economics.money import offer_words
+from planner.economics.money import calendar_words, offer_words
 from planner.networks.candidate_counts import not_simulated
 from planner.networks.deploy import NetworkPackage
 from planner.networks.schema import NetworkAnswer, NetworkHardwareRow, NetworkPlan, PriceError
 from planner.search.candidate_tester import TIE_WORDS
 from planner.sections.refusal_words import NO_REASON, refused_lines, ruled_out_lines
+from planner.sections.region_prices import OWN_GRID, region_lines
 from planner.sections.section import interval_words, level_words, near_miss_words, verdict_words
 
 #: Amounts per unit below this are written per thousand or million units.
@@ -50,7 +51,7 @@ def show_files(package: NetworkPackage, folder: Path) -> None:
 
 def render(answer: NetworkAnswer, width: int = PIPED) -> str:
     """Return the screen of an answer as plain text, each line at most `width` columns wide."""
-    lines = _refused(answer) if answer.best is None else _feasible(answer, answer.best)
+    lines = _refused(answer) if answer.best is None else _feasible(answer, answer.best, width)
     rows = [row for label, text in lines for row in labelled_rows(label, text, width)]
     return "\n".join(rows)
 
@@ -69,7 +70,7 @@ def question_words(answer: NetworkAnswer) -> str:
     return f"{job.network} ({job.family}) on {request.hardware}, job {job.words}, {rate}, {goal}"
 
 
-def _feasible(answer: NetworkAnswer, best: NetworkPlan) -> Iterator[Line]:
+def _feasible(answer: NetworkAnswer, best: NetworkPlan, width: int) -> Iterator[Line]:
     request, unit = answer.request, answer.job.unit
     yield "Request", question_words(answer)
     yield "", ""
@@ -83,6 +84,7 @@ def _feasible(answer: NetworkAnswer, best: NetworkPlan) -> Iterator[Line]:
     yield "Energy", _energy_line(best, unit)
     if best.unused_words:
         yield "", best.unused_words
+    yield from _regions(answer, best, width)
     yield from _machine(best)
     for other in answer.alternatives:
         yield "Alternative", f"{other.words}: {difference_words(best, other, unit)}"
@@ -132,9 +134,18 @@ def _money(plan: NetworkPlan, unit: str) -> Iterator[Line]:
     if cost is None or cost.usd_per_hour is None:
         yield "Cost", "unknown: no price for this hardware (give one with --price USD_PER_HOUR)"
         return
-    month = "" if cost.usd_per_month is None else f" (${cost.usd_per_month:,.0f} a month)"
-    yield "Cost", f"{dollars(cost.usd_per_hour)}/h{month}; {cost_words(plan, unit)}"
+    yield "Cost", f"{calendar_words(cost)}; {cost_words(plan, unit)}"
     yield "", offer_words(cost)
+
+
+def _regions(answer: NetworkAnswer, best: NetworkPlan, width: int) -> Iterator[Line]:
+    """Yield the table of the prices by region, with the carbon of as many units as the line Energy has."""
+    count = unit_count(best.energy.gco2e_per_unit or 1.0)
+    grams = [None if p.gco2e_per_unit is None else count * p.gco2e_per_unit for p in answer.prices]
+    lines = list(region_lines(answer.prices, grams, counted_unit(count, answer.job.unit), best.cost, width))
+    yield from lines
+    if lines and answer.request.tariff.grid is not None:
+        yield "", OWN_GRID
 
 
 def _energy_line(plan: NetworkPlan, unit: str) -> str:

@@ -6,12 +6,13 @@ Every page of an answer shows these tables; what a page looks like is its own.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from catalogs.ui.words import change, counted, dollars, joules, percent, plan_name, rate, seconds, sure_percent
 from planner.answer.answer_schema import GOALS, Answer
 from planner.answer.hardware_ranking import ESTIMATE_MARK, marked_words
 from planner.answer.plan_schema import Plan
-from planner.economics.money import offer_words, rented_words
+from planner.economics.money import RegionPrice, offer_words, rented_words
 from planner.sections.refusal_words import capital
 from planner.sections.section import interval_words, plan_near_miss_words
 
@@ -134,15 +135,25 @@ def hardware(answer: Answer) -> TextTable:
     return TextTable(head, rows, text, words=3)
 
 
+#: Below a table of prices by region.
+LIST_PRICES: Final = "Prices are public list prices of the date in the table."
+
+
 def regions(answer: Answer) -> TextTable:
     """Return the prices of the recommended plan in each region under each contract, with their sources and dates."""
     head = ("Region", "Instances", "Source", "Per hour", "Per month", "Per million output tokens", "Per million tokens")
     rows = []
     for p in answer.prices:
         amounts = (p.usd_per_hour, p.usd_per_month, p.usd_per_million_output_tokens, p.usd_per_million_total_tokens)
-        source = f"{p.source}, {p.as_of}" + (f"; {p.note}" if p.note and p.note != p.contract else "")
-        rows.append((f"{p.place}, {p.contract}", rented_words(p.rented), source, *map(dollars, amounts)))
-    return TextTable(head, tuple(rows), "Prices are public list prices of the date in the table.", words=3)
+        rows.append((*region_cells(p), *map(dollars, amounts)))
+    return TextTable(head, tuple(rows), LIST_PRICES, words=3)
+
+
+def region_cells(price: RegionPrice) -> tuple[str, str, str]:
+    """Return the first cells of the price of a region: place and contract, instances, and source with its date."""
+    note = f"; {price.note}" if price.note and price.note != price.contract else ""
+    source = f"{price.source}, {price.as_of}{note}"
+    return f"{price.place}, {price.contract}", rented_words(price.rented), source
 
 
 def reproduction(answer: Answer) -> TextTable:

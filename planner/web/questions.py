@@ -181,7 +181,7 @@ def any_request(keys: Mapping[str, Any]) -> PlanRequest | NetworkRequest:
     from catalogs.deployments.network_deployment import refuse_misspelled_network
     from planner.problem.scenario import request_of_keys
 
-    if keys.get("model") and not is_hugging_face_id(str(keys["model"])):
+    if keys.get("model"):
         refuse_misspelled_network(str(keys["model"]))
     return request_of_keys(keys)
 
@@ -201,7 +201,7 @@ def refuse_network(model: object) -> None:
             model,
             hint="POST /api/v1/plans plans it, and the command `simulate` simulates its deployment.yaml",
         )
-    if model and not is_hugging_face_id(str(model)):
+    if model:
         refuse_misspelled_network(str(model))
 
 

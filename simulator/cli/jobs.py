@@ -12,6 +12,7 @@ from catalogs.deployments.network_deployment import NetworkDeployment
 from catalogs.errors import InputError
 from catalogs.io.output_files import write_atomically, write_json
 from catalogs.statistics import QUANTILES
+from catalogs.ui.progress import status_line
 from catalogs.ui.terminal import open_console, text_table
 from catalogs.ui.words import counted, digits, evidence_words, percent
 from catalogs.workloads.jobs import JobWorkload, load_job_workload
@@ -51,7 +52,8 @@ def simulate_network(
     compiled = compile_jobs(deployment)
     source = JobWorkload() if workload is None else load_job_workload(workload)
     drawn = source.draw(seed, jobs, rate)
-    run = simulate_jobs(compiled, drawn)
+    with status_line(f"simulate: {counted(drawn.n, 'job')}"):
+        run = simulate_jobs(compiled, drawn)
     found = document(run, source)
     rate_notice = source.rate_notice if rate is None else None
     for notice in dict.fromkeys(filter(None, [*found["notices"], rate_notice, *caveats(run)])):

@@ -12,7 +12,10 @@ from catalogs.deployments.schema import Deployment, Multimodal
 from catalogs.errors import InputError
 from catalogs.io.output_files import write_json
 from catalogs.models.catalog import load_model
+from catalogs.ui.progress import status_line
 from catalogs.ui.words import counted
+from catalogs.workloads.length_statistics import LengthStatistics
+from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import (
     default_workload,
     in_closed_loop,
@@ -22,11 +25,11 @@ from catalogs.workloads.workload import (
 )
 from simulator.cli import outputs
 from simulator.cli.outputs import RequestedOutputs
-from simulator.cluster.compiled import compile_fleet
+from simulator.cluster.compiled import CompiledFleet, compile_fleet
 from simulator.cluster.run import Run
 from simulator.cluster.serving_options import serving_options
 from simulator.cluster.simulate import simulate
-from simulator.core.outcomes import STATUS
+from simulator.core.outcomes import STATUS, TOO_LONG
 
 #: Number of requests from which a run may use all cores.
 LONG_RUN: Final = 50_000
@@ -78,10 +81,11 @@ def simulate_requests(
     drawn = source.materialise(load.seed, load.n_requests, load.requests_per_s)
     event_log = views.event_log()
     n_processes = _processes(processes, drawn.n, event_log is not None)
-    done = simulate(fleet, drawn, replace(options, processes=n_processes, event_log=event_log))
+    with status_line(f"simulate: {counted(drawn.n, 'request')}"):
+        done = simulate(fleet, drawn, replace(options, processes=n_processes, event_log=event_log))
     document = outputs.document(done, written, source)
     rate_notice = source.rate_notice if load.requests_per_s is None else None
-    notices = [*document["notices"], rate_notice, *_caveats(done), *views.write(done, document)]
+    notices = [*document["notices"], rate_notice, *_caveats(done, fleet), *views.write(done, document)]
     for notice in dict.fromkeys(filter(None, notices)):
         print(f"simulate: {notice}", file=sys.stderr)
     if requests_out is not None:
@@ -116,9 +120,10 @@ def with_media(written: Deployment, workload: str) -> Deployment:
     return kept or written.model_copy(update={"multimodal": Multimodal(modalities=sent)})
 
 
-def _caveats(run: Run) -> list[str]:
+def _caveats(run: Run, fleet: CompiledFleet) -> list[str]:
     """Return notices on requests without latencies, and on too few requests for a percentile."""
-    counts = {text: int((run.status == code).sum()) for code, text in enumerate(STATUS)}
+    texts = {**dict(enumerate(STATUS)), TOO_LONG: f"{STATUS[TOO_LONG]} {_limit_words(run.requests, fleet)}"}
+    counts = {text: int((run.status == code).sum()) for code, text in texts.items()}
     lost = {text: n for text, n in counts.items() if text.startswith(("rejected", "failed", "timed out"))}
     lost["truncated to max_model_len"] = run.n_truncated
     lines = [f"{n:,} of {counted(run.requests.n, 'request')} {text}" for text, n in lost.items() if n]
@@ -133,3 +138,13 @@ def _caveats(run: Run) -> list[str]:
         )
         lines.append(f"{few}; simulate more requests")
     return lines
+
+
+def _limit_words(requests: RequestSet, fleet: CompiledFleet) -> str:
+    """Return the least max_model_len of the pools, the longest request, and the length that would do."""
+    limit = min(pool.resolved.limits.max_model_len for pool in fleet.deployments)
+    longest = int((requests.input_tokens + requests.output_tokens).max())
+    if longest <= limit:  # the prompts or the outputs alone exceed the positions of an encoder or a decoder
+        return f"{limit}"
+    fit = LengthStatistics.of(requests.input_tokens, requests.output_tokens).within_words(limit)
+    return f"{limit} (the longest has {longest:,} tokens; {fit})"

@@ -64,7 +64,6 @@ def endpoint(
     check_targets(json_file)
     from calibration.serve.reply_statistics import TokenPrices
     from simulator.endpoint import report
-    from simulator.endpoint.measurement import measure
     from simulator.endpoint.target import EndpointChoice, connect
 
     tariff = TokenPrices(*(_price(p) for p in (usd_per_million_input, usd_per_million_output, usd_per_hour)))
@@ -73,7 +72,7 @@ def endpoint(
     names = _names(hw), _engines(engine)
     known = _model(model)
     target = connect(choice, min(plan.reply_s, 10.0))
-    found = measure(target, plan, _tell) if machine is None else _recorded(machine, target, plan)
+    found = _measured(target, plan) if machine is None else _recorded(machine, target, plan)
     identified, why = _identified(found, known, names, identify)
     document = report.document(found, tariff, identified, why)
     if json_file != "-":
@@ -84,8 +83,13 @@ def endpoint(
         raise typer.Exit(1)
 
 
-def _tell(text: str) -> None:
-    typer.echo(text, err=True)
+def _measured(target: EndpointTarget, plan: MeasuringPlan) -> EndpointMeasurement:
+    """Return a measurement, while stderr shows how much of it is done."""
+    from catalogs.ui.progress import counted_progress
+    from simulator.endpoint.measurement import measure
+
+    with counted_progress("endpoint") as tell:
+        return measure(target, plan, tell)
 
 
 def _recorded(folder: Path, target: EndpointTarget, plan: MeasuringPlan) -> EndpointMeasurement:
@@ -97,14 +101,13 @@ def _recorded(folder: Path, target: EndpointTarget, plan: MeasuringPlan) -> Endp
     from calibration.machine_trace.folder import check_new_trace
     from calibration.machine_trace.sampler import ApiProcesses, MachineSampler, pids_of_port
     from calibration.report.machine_page import write_trace_and_page
-    from simulator.endpoint.measurement import measure
 
     if not target.on_this_machine:
         raise InputError("only this machine can be recorded, and the server is not on it", target.server.host)
     check_new_trace(folder)
     pids, api = pids_of_port(target.server.port), ApiProcesses(lambda: target.server.port)
     with MachineSampler(lambda: pids, api_pids=api) as sampler:
-        found = measure(target, plan, _tell)
+        found = _measured(target, plan)
     requests = []
     for level in found.levels:
         shift_s = level.began_s - sampler.began_s
@@ -275,6 +278,7 @@ def _identified(
         wanted: Whether the user wants them.
     """
     from catalogs.models.catalog import load_model
+    from catalogs.ui.progress import counted_progress
     from simulator.endpoint.identification import candidates, identify
 
     if not wanted:
@@ -291,6 +295,7 @@ def _identified(
     hardware, engines = among
     chosen = list(candidates(hardware, engines, found.target.on_this_machine))
     try:
-        return identify(found, model, name, chosen, _tell), ""
+        with counted_progress("endpoint") as tell:
+            return identify(found, model, name, chosen, tell), ""
     except InputError as error:
         return None, f"not compared: {error}"

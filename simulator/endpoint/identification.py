@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import list_hardware, parse_hardware
 from catalogs.models.spec import ModelSpec
+from catalogs.ui.progress import CountCallback
 from catalogs.workloads.request_set import RequestSet
 from simulator.analysis.energy import pool_uses
 from simulator.cluster.compiled import CompiledDeployment, compile_deployment
@@ -61,9 +62,6 @@ FAR_DEVIATIONS: Final = 6.0
 
 #: Below this probability of so large a deviation, no candidate agrees with the measurement. A judgement: the usual 1 %.
 DISAGREES: Final = 0.01
-
-#: Candidates between two lines of progress.
-_PROGRESS: Final = 500
 
 #: The least relative standard error of a measured mean. A judgement: few equal requests would otherwise seem exact.
 _LEAST_NOISE: Final = 0.01
@@ -192,7 +190,7 @@ def identify(
     model: ModelSpec,
     model_name: str,
     among: Sequence[LikelyDeployment],
-    tell: Callable[[str], None],
+    tell: CountCallback,
 ) -> Identification:
     """Return the candidates that would behave as an endpoint does.
 
@@ -201,7 +199,7 @@ def identify(
         model: The model that the endpoint serves.
         model_name: Its name in the catalog, or the folder of its configuration.
         among: The candidates.
-        tell: Shows the progress.
+        tell: Shows how many candidates are compared.
 
     Raises:
         InputError: The endpoint does not stream, so its latencies cannot be compared.
@@ -215,8 +213,7 @@ def identify(
     far, ranked, able = 0, list[RankedCandidate](), Counter[tuple[str, str]]()
     lightest = min(x.level.concurrency for x in observed)
     for i, candidate in enumerate(among, 1):
-        if i % _PROGRESS == 0:
-            tell(f"{i} of {len(among)} deployments compared")
+        tell(i, len(among), "deployments compared")
         try:
             compiled = compile_deployment(candidate.deployment(model_name, context))
             if candidate.weight_dtype is not None and compiled.resolved.weight_dtype == model.weight_dtype:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -16,6 +17,7 @@ from calibration.serve.streaming_client import GeneratedReply
 from catalogs.arrays import IntArray
 from catalogs.errors import InputError
 from catalogs.io.pinned_connection import ReplyLimits
+from catalogs.ui.progress import CountCallback
 from catalogs.workloads.workload import Workload
 from simulator.endpoint.target import EndpointTarget
 
@@ -114,7 +116,7 @@ class EndpointMeasurement:
         return failure_counts(level.load for level in self.levels)
 
 
-def measure(target: EndpointTarget, plan: MeasuringPlan, tell: Callable[[str], None]) -> EndpointMeasurement:
+def measure(target: EndpointTarget, plan: MeasuringPlan, tell: CountCallback) -> EndpointMeasurement:
     """Measure an endpoint within the limits of a plan.
 
     The first request is a short one that is not counted. If it fails, so would all others, and nothing else is sent.
@@ -122,7 +124,7 @@ def measure(target: EndpointTarget, plan: MeasuringPlan, tell: Callable[[str], N
     Args:
         target: The endpoint.
         plan: What is sent.
-        tell: Shows the progress.
+        tell: Shows how many requests of a level are done.
 
     Raises:
         InputError: The first request fails, or no request succeeds.
@@ -139,10 +141,11 @@ def measure(target: EndpointTarget, plan: MeasuringPlan, tell: Callable[[str], N
             notes.append(f"the time of the measurement was over before concurrency {concurrency}")
             continue
         prompts = plan.prompts(plan.level_size(concurrency), number)
-        tell(f"{len(prompts)} requests, {concurrency} at once")
         here = replace(limits, seconds=left_s)
         level_began_s = time.monotonic()
-        load = send_load(target.server, prompts, concurrency, target.settings, here, problem_of=target.problem_of)
+        say = partial(_say, tell, concurrency)
+        say(0, len(prompts))
+        load = send_load(target.server, prompts, concurrency, target.settings, here, say, problem_of=target.problem_of)
         levels.append(MeasuredLevel(concurrency, tuple(prompts), load, level_began_s))
         number += len(prompts)
         if load.interrupted:
@@ -152,6 +155,11 @@ def measure(target: EndpointTarget, plan: MeasuringPlan, tell: Callable[[str], N
     if not found.replies:
         raise _refusal(target, next(iter(found.failures), "no reply"))
     return replace(found, notes=(*notes, *counting_notes(found.replies), *_length_notes(found)))
+
+
+def _say(tell: CountCallback, concurrency: int, done: int, most: int) -> None:
+    """Show how many requests of a level are done."""
+    tell(done, most, f"requests, {concurrency} at once")
 
 
 def _refusal(target: EndpointTarget, problem: str) -> InputError:

@@ -130,9 +130,15 @@ class Pricing:
                 return self.stream(launch.bytes, launch.kind, launches=True)
 
     def _precision_of(self, op: SizedOperator) -> str:
-        """Return the number format of a product: fp32 where the network computes this one in fp32."""
-        wide = op.dtype == "fp32" and self.execution.precision in ("bf16", "fp16")
-        return "fp32" if wide else self.execution.precision
+        """Return the number format of a product.
+
+        It is fp32 where the network computes this one in fp32. torch quantises the layers of a network, so a product
+        without parameters, such as that of a written attention, keeps 16 bits (torchao replaces torch.nn.Linear).
+        """
+        if op.dtype == "fp32" and self.execution.precision in ("bf16", "fp16"):
+            return "fp32"
+        layer = bool(op.weights) or self.execution.mode == "tensorrt"
+        return self.execution.precision if layer or not self._in_8_bits else "bf16"
 
     def product(self, shape: GemmShape, shared: bool, precision: str | None = None) -> KernelPrice:
         """Return the price of `shape.batch` products.

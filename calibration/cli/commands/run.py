@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from calibration.cli.commands.profile import profiled
-from calibration.cli.options import Budget, Device, DryRun, Hardware, Machine, Out, ProfileDtype, ProfileModels, Threads
+from calibration.cli.options import (
+    AllowContended,
+    Budget,
+    Device,
+    DryRun,
+    Hardware,
+    Machine,
+    Out,
+    ProfileDtype,
+    ProfileModels,
+    Threads,
+)
 from calibration.cli.screen import show_errors
 from catalogs.errors import InputError
 from catalogs.io.output_files import check_targets, write_json
 from catalogs.ui.shared_options import JsonFile
+
+if TYPE_CHECKING:
+    from calibration.profile.local_run import Installation
 
 
 def run(
@@ -23,10 +38,14 @@ def run(
     model: ProfileModels = None,
     dtype: ProfileDtype = None,
     dry_run: DryRun = False,
+    allow_contended: AllowContended = False,
     machine: Machine = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Profile this machine, fit, show the held-out errors, and install the calibration for plan and simulate."""
+    """Profile this machine, fit, show the held-out errors, and install the calibration for plan and simulate.
+
+    Nothing is installed, and the exit status is 1, if most rows were measured while other processes used the machine.
+    """
     from calibration.profile.local_run import ProfileOptions, budget_s, fit_and_install
 
     check_targets(json_file)
@@ -37,8 +56,8 @@ def run(
     from catalogs.ui.progress import status_line
 
     with status_line("fitting the rows"):
-        bundle, installed, peaks = fit_and_install(done)
-    facts, unit = read_bundle(bundle)[0], done.accelerator
+        made = fit_and_install(done, allow_contended)
+    facts, unit = read_bundle(made.bundle)[0], done.accelerator
     if json_file != "-":
         rates = ", ".join(f"{d} {f / 1e12:.3g} TFLOP/s" for d, f in unit.peak_flops.items())
         typer.echo(f"{unit.full_name}: {rates}, memory {unit.memory_bandwidth_bytes_per_s / 1e9:.3g} GB/s")
@@ -47,15 +66,16 @@ def run(
         show_errors(facts.held_out)
         for text in facts.notices:
             typer.echo(f"  {text}")
-        kept = f"the calibration in use is unchanged; `calibrate import --bundle {bundle.parent}` installs it"
-        done_text = f"installed: {installed}" + (f", {peaks}" if peaks else "")
-        typer.echo(done_text if installed else f"not installed: {kept}")
+        typer.echo(
+            f"installed: {made.folder}" + (f", {made.peaks}" if made.peaks else "") if made.folder else _kept(made)
+        )
     page = _page(done.folder)
     if json_file is not None:
         document = {
             "schema_version": 1,
             "profile": str(done.folder),
-            "installed": str(installed) if installed else None,
+            "installed": str(made.folder) if made.folder else None,
+            "not_installed": made.why_not or None,
             "report": page,
             "counts": done.counts,
             "peak_flops": unit.peak_flops,
@@ -66,6 +86,15 @@ def run(
             "notices": facts.notices,
         }
         write_json(document, json_file)
+    if made.folder is None:
+        raise typer.Exit(1)
+
+
+def _kept(made: Installation) -> str:
+    """Return why a bundle is not installed, and what the user can do."""
+    again = "end the other processes and profile again into another folder"
+    anyway = f"`calibrate import --bundle {made.bundle.parent}` installs it as it is"
+    return f"not installed: {made.why_not}; the calibration in use is unchanged: {again}, or {anyway}"
 
 
 def _page(folder: Path) -> str | None:

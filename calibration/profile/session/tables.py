@@ -48,7 +48,7 @@ def tables(rows: Sequence[Row], source: str, computes_bf16: bool) -> Tables:
         source: Source that every row names.
         computes_bf16: Whether the device computes bf16.
     """
-    good = [r for r in rows if r["status"] == "ok" and r["family"] in OPERATOR_COLUMNS]
+    good = _good(rows)
     if not computes_bf16:
         good = [r | {"dtype": "bf16"} if r.get("dtype") == "fp16" else r for r in good]
     good = [r for r in good if r["role"] == CHECKS or r.get("dtype") != "fp16"]
@@ -64,8 +64,18 @@ def tables(rows: Sequence[Row], source: str, computes_bf16: bool) -> Tables:
         if used:
             fit[family] = _frame(family, used, source)
     held, check = (_by_family([r for r in good if r["role"] == role], source) for role in (HELD_OUT, CHECKS))
-    share = sum(bool(r["contended"]) for r in good) / max(len(good), 1)
-    return Tables(fit, held, check, share, tuple(dirty))
+    return Tables(fit, held, check, contended_share(good), tuple(dirty))
+
+
+def contended_share(rows: Sequence[Row]) -> float:
+    """Return the share of the good rows that were measured while other processes used the machine; 0 without any."""
+    good = _good(rows)
+    return sum(bool(r["contended"]) for r in good) / max(len(good), 1)
+
+
+def _good(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of operators that were measured."""
+    return [r for r in rows if r["status"] == "ok" and r["family"] in OPERATOR_COLUMNS]
 
 
 def write_measured(rows: Sequence[Row], path: Path) -> Path:

@@ -10,6 +10,7 @@ from catalogs.engines.flags import flag_table
 from catalogs.errors import InputError
 from catalogs.launch.reading.engine_reader import Reading, value_of
 from catalogs.launch.reading.lines import LaunchLine
+from catalogs.launch.reading.names import find_model
 from catalogs.launch.reading.words import GivenFlag
 from catalogs.models.catalog import load_model
 from catalogs.models.spec import ModelSpec
@@ -19,6 +20,13 @@ _SLOTS: Final = 4
 
 #: Micro-batch of the engine's profile (-ub).
 _PHYSICAL_TOKENS: Final = 512
+
+
+#: The storage of the file of a repository that is loaded if the flag states none (--hf-repo in tools/server/README.md).
+_DEFAULT_FILE: Final = "Q4_K_M"
+
+#: Published storages of weights that GGUF files keep, by the dtype of the catalog (ggml_type in ggml/include/ggml.h).
+_OWN_STORAGE: Final = {"fp4": "MXFP4"}
 
 
 def read_llama_cpp(line: LaunchLine) -> Reading:
@@ -36,7 +44,8 @@ def read_llama_cpp(line: LaunchLine) -> Reading:
         raise InputError("a start command must name its model", line.program, "-m FILE.gguf")
     if hub is not None:
         repository, _, storage = hub.value.partition(":")
-        name = repository.removesuffix("-GGUF").removesuffix("-gguf") + f"-{storage or 'Q4_K_M'}"
+        stem = repository.removesuffix("-GGUF").removesuffix("-gguf")
+        name = f"{stem}-{storage}" if storage else _without_quantisation(reading, stem, hub.text)
     else:
         assert path is not None
         name = path.value.rpartition("/")[2]
@@ -51,6 +60,25 @@ def read_llama_cpp(line: LaunchLine) -> Reading:
         if flag in special:
             reading.note("not simulated", special[flag].text, "the whole model decodes on the accelerators")
     return reading
+
+
+def _without_quantisation(reading: Reading, stem: str, flag: str) -> str:
+    """Return the name of a repository with the storage of the file that llama.cpp takes where the flag states none.
+
+    It is Q4_K_M, or that of the first file where the repository has no such file (--hf-repo in
+    tools/server/README.md). A repository of a model that is published in 4 bits need not quantise it: ggml stores MXFP4
+    blocks as they are (convert_hf_to_gguf.py).
+
+    Raises:
+        InputError: The command names no model of the catalog.
+    """
+    model = load_model(find_model(f"{stem}-{_DEFAULT_FILE}").name)
+    own = _OWN_STORAGE.get(model.weight_dtype)
+    why = f"without :QUANT, the file {_DEFAULT_FILE}, or the first one of the repository if there is none"
+    if own is not None:
+        why += f"; {model.name} is published in {own}, which GGUF files keep"
+    reading.note("assumed", flag, why)
+    return f"{stem}-{own or _DEFAULT_FILE}"
 
 
 def _cache(reading: Reading) -> None:

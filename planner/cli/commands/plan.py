@@ -50,7 +50,7 @@ def plan(
             raise InputError("agents send requests to a language model, and this network is not one", keys["model"])
         plan_of_network(keys, json, html, deployment_out)
         return
-    if keys.get("model") and "/" not in str(keys["model"]):  # an id of Hugging Face, or a path, names no entry here
+    if keys.get("model"):
         refuse_misspelled_network(str(keys["model"]))
     request = request_of_keys(keys)
     if request.agents is not None:

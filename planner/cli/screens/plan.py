@@ -13,10 +13,11 @@ from catalogs.ui.words import counted, digits, dollars, evidence_words, kilowatt
 from planner.answer.answer_schema import GOALS, Answer, Refusal, SearchSummary
 from planner.answer.hardware_ranking import ESTIMATE_MARK, HardwareRow, marked_words
 from planner.answer.plan_schema import CalibrationBlock, CheckpointBlock, Memory, Plan, SloResult, difference_words
-from planner.economics.money import CONTRACT_WORDS, Energy, Money, grid_words, offer_words
+from planner.economics.money import Energy, Money, calendar_words, grid_words, offer_words
 from planner.problem.candidate import deployment_words
 from planner.problem.request import PlanRequest
 from planner.sections.refusal_words import NO_REASON, refused_lines, ruled_out_lines
+from planner.sections.region_prices import OWN_GRID, region_lines
 from planner.sections.registry import recommended_sentences, section_lines
 from planner.sections.section import plan_near_miss_words, result_words
 
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
 #: Width of the bar of memory, in characters.
 _BAR: Final = 40
 
-#: Maximum number of regions in the table of prices on the screen.
-_MAX_REGIONS: Final = 5
+
+#: The changes that are tried for a refused request, and for one whose requests are longer than the closest plan admits.
+_TRIED: Final = "more of this hardware, similar hardware, narrower weights"
+_LENGTHS_TRIED: Final = "a longer max_model_len, or the longest constant length that fits"
 
 
 def render(answer: Answer, width: int = PIPED) -> str:
@@ -235,9 +238,7 @@ def _money_lines(plan: Plan, request: PlanRequest) -> Iterator[Line]:
     if cost is None or cost.usd_per_hour is None:
         yield "Cost", "unknown: no price for this hardware (give one with --price USD_PER_HOUR)"
     else:
-        calendar = f"{dollars(cost.usd_per_hour)}/h"
-        if cost.usd_per_month is not None and cost.usd_per_year is not None:
-            calendar += f" (${cost.usd_per_month:,.0f} a month, ${cost.usd_per_year:,.0f} a year)"
+        calendar = calendar_words(cost)
         yield "Cost", calendar if idles else f"{calendar}; {_unit_costs(cost)}"
         yield "", offer_words(cost)
     if energy is None:
@@ -259,36 +260,12 @@ def _unit_costs(cost: Money) -> str:
 
 
 def _price_lines(answer: Answer, cost: Money | None, width: int) -> Iterator[Line]:
-    """Yield a table of the regions that sell the plan under its commitment, and of other commitments' cheapest price.
-
-    Nothing is yielded under the user's own price, and in answers of versions without the prices of regions.
-    """
-    if cost is None or cost.cloud is None:
-        return
-    own = CONTRACT_WORDS.get(cost.commitment or "", "")
-    same = [p for p in answer.prices if p.contract == own]
-    other = {p.contract: p for p in reversed(answer.prices) if p.contract != own}
-    shown = [*same[:_MAX_REGIONS], *sorted(other.values(), key=lambda p: p.usd_per_hour)]
-    if len(same) < 2 and not other:
-        return
-    rows = [["cloud and region", "contract", "per hour", "gCO2e per M output", "per month"]]
-    for p in shown:
-        grams = p.gco2e_per_million_output_tokens
-        carbon = "unknown" if grams is None else f"{digits(grams)} ({p.grid_region})"
-        month = "unknown" if p.usd_per_month is None else f"${p.usd_per_month:,.0f}"
-        rows.append([p.place, p.contract, f"${p.usd_per_hour:,.2f}", carbon, month])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    if sum(widths) + 2 * len(widths) - 2 > width - LABEL:  # a narrow terminal
-        rows, widths = [row[:-1] for row in rows], widths[:-1]
-    for n, row in enumerate(rows):
-        cells = [text.ljust(w) if i < 2 else text.rjust(w) for i, (text, w) in enumerate(zip(row, widths, strict=True))]
-        yield "" if n else "Regions", "  ".join(cells)
-    if len(same) > _MAX_REGIONS:
-        more = counted(len(same) - _MAX_REGIONS, "more region")
-        yield "", f"and {more} (prices in the JSON file, or plan report)"
-    request = answer.request
-    if request.tariff.grid is not None or request.accounting.carbon_hours is not None:
-        yield "", "carbon here is that of each region's own grid; the line Energy has that of the grid you gave"
+    """Yield the table of the prices by region."""
+    grams, request = [p.gco2e_per_million_output_tokens for p in answer.prices], answer.request
+    lines = list(region_lines(answer.prices, grams, "M output", cost, width))
+    yield from lines
+    if lines and (request.tariff.grid is not None or request.accounting.carbon_hours is not None):
+        yield "", OWN_GRID
 
 
 def _energy_words(energy: Energy) -> str:
@@ -357,10 +334,16 @@ def _refused(answer: Answer) -> Iterator[Line]:
         answer.request.slo_words,
         () if refusal is None or refusal.closest is None else _closest(refusal.closest, refusal, answer),
         () if refusal is None else refusal.what_would_meet_it,
-        "more of this hardware, similar hardware, narrower weights",
+        _TRIED if refusal is None else _tried(refusal.closest),
     )
     yield from ruled_out_lines({} if refusal is None else refusal.reasons, answer.search)
     yield _search_line(answer.search)
+
+
+def _tried(closest: Plan | None) -> str:
+    """Return the changes that were tried: a plan that fits in memory and was not started rejects requests by length."""
+    too_long = closest is not None and not closest.slo and closest.memory is not None and closest.memory.fits
+    return _LENGTHS_TRIED if too_long else _TRIED
 
 
 def _closest(closest: Plan, refusal: Refusal, answer: Answer) -> Iterator[Line]:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from catalogs.arrays import BoolArray, FloatArray, IntArray
 from catalogs.deployments.layout import Limits
 from catalogs.ui.words import human_s, percent
+from catalogs.workloads.length_statistics import LengthStatistics
 from catalogs.workloads.request_set import RequestSet
 from planner.evaluation.stability import most_unserved
 from planner.problem.candidate import Candidate
@@ -193,7 +194,9 @@ def rejected_words(max_model_len: int, requests: RequestSet, side_tokens: int = 
     if side_tokens:
         tokens = np.maximum(requests.input_tokens, requests.output_tokens)
         rejected = f"{percent(share)} of requests are rejected because prompt or output exceed {side_tokens} positions"
-    return f"{rejected} (the longest has {int(tokens.max()):,} tokens)"
+        return f"{rejected} (the longest has {int(tokens.max()):,} tokens)"
+    fit = LengthStatistics.of(requests.input_tokens, requests.output_tokens).within_words(max_model_len)
+    return f"{rejected} (the longest has {int(tokens.max()):,} tokens; {fit})"
 
 
 def _too_long(max_model_len: int, requests: RequestSet, side_tokens: int) -> npt.NDArray[np.bool_]:

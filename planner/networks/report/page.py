@@ -50,6 +50,8 @@ def network_page(answer: NetworkAnswer) -> Page:
     else:
         sections = [_recommended(answer, best), *_trade_offs(answer), _load(answer, best), _job(best)]
         sections += [_alternatives(answer), _energy(answer, best)]
+        if answer.prices:
+            sections.append(PageSection("Prices by region", [_drawn(tables.regions(answer, best))], "Prices"))
     sections += [_hardware(answer)] if answer.hardware else []
     subtitle = f"{answer.job.family}, job {answer.job.words}"
     title = f"{answer.job.network} on {answer.request.hardware if best is None else best.deployment['hardware']}"

@@ -17,7 +17,7 @@ from planner.networks.screen import (
     job_near_miss_words,
     per_units,
 )
-from planner.report.answer_tables import TextTable
+from planner.report.answer_tables import LIST_PRICES, TextTable, region_cells
 from planner.report.material import REGIONS
 from planner.search.candidate_tester import TIE_WORDS
 from planner.sections.refusal_words import capital
@@ -139,6 +139,23 @@ def carbon(plan: NetworkPlan, unit: str) -> TextTable:
         name = f"{grid.name} (the plan's)" if grid.region == own else grid.name
         rows.append((name, f"{grid.gco2e_per_kwh:,.0f} g/kWh", words))
     return TextTable(("Grid (yearly mean)", "Carbon of electricity", "Carbon"), tuple(rows))
+
+
+def regions(answer: NetworkAnswer, plan: NetworkPlan) -> TextTable:
+    """Return the prices of the recommended plan in each region under each contract, with the carbon there."""
+    unit, energy = answer.job.unit, plan.energy
+    head = ("Region", "Instances", "Source", "Per hour", "Per month", "Cost", "Carbon")
+    rows = [
+        (
+            *region_cells(p),
+            dollars(p.usd_per_hour),
+            dollars(p.usd_per_month),
+            per_units(p.usd_per_unit, unit, dollars, plan.usd_per_unit),
+            per_units(p.gco2e_per_unit, unit, lambda g: f"{digits(g)} gCO2e", energy.gco2e_per_unit),
+        )
+        for p in answer.prices
+    ]
+    return TextTable(head, tuple(rows), LIST_PRICES, words=3)
 
 
 def hardware(answer: NetworkAnswer) -> TextTable:

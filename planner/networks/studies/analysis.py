@@ -5,7 +5,8 @@ All figures are of one accelerator of a replica that executes one batch at a tim
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -128,6 +129,7 @@ def job_document(found: JobAnalysis) -> dict[str, Any]:
         name: sum(stage.runs * stage.device_s * getattr(stage, name) for stage in price.stages) / device_s
         for name in ("measured", "interpolated", "borrowed", "roofline")
     }
+    formats = list(_formats(found))
     question = asdict(found.query) | {"precision": setup.precision, "hardware": setup.hardware.text}
     return {
         "schema_version": SCHEMA_VERSION,
@@ -149,9 +151,9 @@ def job_document(found: JobAnalysis) -> dict[str, Any]:
         "stages": [asdict(stage) | {"total_s": stage.total_s} for stage in price.stages],
         "operators": [operator_document(row) for row in found.rows()],
         "batches": list(_batches(found)),
-        "formats": list(_formats(found)),
+        "formats": formats,
         "calibration": service.bundle(setup).source_block() | {f"{k}_fraction": v for k, v in known.items()},
-        "notices": [*service.bundle(setup).notices, *price.notices],
+        "notices": [*service.bundle(setup).notices, *price.notices, *_slow_formats(found, formats)],
     }
 
 
@@ -178,6 +180,30 @@ def _formats(found: JobAnalysis) -> Iterator[dict[str, Any]]:
             setup = Setup(found.setup.hardware, precision, mode)
             seconds = found.service.seconds(setup, found.query.batch)
             yield {"precision": precision, "mode": mode, "seconds": seconds}
+
+
+def _slow_formats(found: JobAnalysis, formats: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield why 8 bits take longer than 16 in the executions in which they do.
+
+    The tables of products in 8 bits are those of language models, whose kernels find a scale for each token first
+    (`simulator.networks.operator_price`). TensorRT scales by constants instead.
+    """
+    seconds = {(row["mode"], row["precision"]): row["seconds"] for row in formats}
+    slow = [m for m in MODES if m != "tensorrt" and seconds.get((m, "fp8"), 0.0) > seconds.get((m, "bf16"), math.inf)]
+    if slow:
+        eight, sixteen = (time_text(_products_s(found, precision, slow[-1])) for precision in ("fp8", "bf16"))
+        yield (
+            f"fp8 takes longer than bf16 in {' and '.join(slow)} execution, because its matrix products take {eight} "
+            f"instead of {sixteen} ({slow[-1]}): their tables are those of language models, whose kernels find a scale "
+            "for each row of the input first, which narrow layers do not make up for; TensorRT scales by constants"
+        )
+
+
+def _products_s(found: JobAnalysis, precision: str, mode: Mode) -> float:
+    """Return the seconds of all matrix products of the batch in a number format and an execution."""
+    service, setup = found.service, Setup(found.setup.hardware, precision, mode)
+    kernels = job_kernels(service.job.network, service.bundle(setup), setup.execution, service.sizes(found.query.batch))
+    return sum(kernel.seconds for kernel in kernels if kernel.kind == "gemm")
 
 
 def job_headlines(document: dict[str, Any]) -> Iterator[str]:

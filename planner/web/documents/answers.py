@@ -190,6 +190,6 @@ def changed_keys(request: PlanRequest, change: Suggestion) -> dict[str, Any]:
         return {"precisions": [change.value]}
     if change.kind == REQUEST_LENGTH:
         return {"fixed": {**request.fixed.values, REQUEST_LENGTH: int(change.value or 0)}}
-    if change.kind == "users":
-        return {"users": int(change.value or 0)}
+    if change.kind in ("users", "input_tokens", "output_tokens"):
+        return {change.kind: int(change.value or 0)}
     return {_CHANGED_KEY[change.kind]: change.value}

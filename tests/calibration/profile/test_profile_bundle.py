@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,21 @@ import pytest
 from calibration.bundles import engine_calibration
 from calibration.bundles.bundle import load_bundle, user_folder
 from calibration.bundles.files import read_bundle, write_facts
+from calibration.cli.main import app
 from calibration.fitting.fit import fit_bundle
 from calibration.operators.operators import DecodeAttention, Gemm
 from calibration.operators.roofline import roofline_s
+from calibration.profile.local_run import ProfileResult, fit_and_install
 from calibration.profile.peaks import measured
-from calibration.profile.profile_bundle import fit_profile, install, worse_than_installed
+from calibration.profile.profile_bundle import MOST_CONTENDED, fit_profile, install, reason_against
 from calibration.profile.run import profile
 from calibration.profile.session.session import Session
+from calibration.profile.session.tables import contended_share
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.local import Cpu, MeasuredPeaks, cpu_hardware, with_measured_peaks
+from catalogs.ui.entry_point import run_command
+from catalogs.ui.words import percent
 from tests.calibration.invented_accelerator import gemm_rows
 from tests.calibration.roofline_measurer import QUIET, UNIT, RooflineMeasurer, job
 
@@ -75,12 +81,51 @@ def test_contention_is_said_wherever_the_bundle_is_used(home: Path, session: Ses
 def test_a_disturbed_profile_does_not_replace_an_undisturbed_one(home: Path, session: Session) -> None:
     disturbed = [dict(r, contended=True) for r in session.rows]
     clean, noisy = fit_profile(session.rows, FACTS, UNIT, home / "p"), fit_profile(disturbed, FACTS, UNIT, home / "q")
-    assert not worse_than_installed(noisy, UNIT.name)  # better than none
+    assert reason_against(noisy, UNIT.name, MOST_CONTENDED) is None  # better than none
     install(noisy, UNIT.name)
-    assert not worse_than_installed(clean, UNIT.name)
+    assert reason_against(clean, UNIT.name, 0.0) is None
     install(clean, UNIT.name)
-    assert worse_than_installed(noisy, UNIT.name)
-    assert not worse_than_installed(clean, UNIT.name)
+    why = "20 % of the rows were measured while other processes used the machine, and those of the calibration in use"
+    assert str(reason_against(noisy, UNIT.name, 0.2)).startswith(why)
+    assert reason_against(clean, UNIT.name, 0.0) is None
+
+
+@pytest.mark.parametrize(("n_contended", "is_installed"), [(0, True), (4, True), (6, False), (10, False)])
+def test_a_profile_with_mostly_contended_rows_is_installed_only_by_request(
+    home: Path, session: Session, n_contended: int, is_installed: bool
+) -> None:
+    """Of every ten rows `n_contended` are contended, and no calibration is installed before."""
+    for number, row in enumerate(session.rows):
+        row["contended"] = number % 10 < n_contended
+    done = ProfileResult(home / "p", session, FACTS, UNIT, {}, None)  # type: ignore[arg-type]
+    found = fit_and_install(done)
+    assert (found.folder is not None, found.why_not == "") == (is_installed, is_installed)
+    assert (user_folder() / UNIT.name / "bundle.json").is_file() == is_installed
+    if not is_installed:
+        share = f"{percent(contended_share(session.rows))} of the rows were measured while other processes"
+        assert found.why_not.startswith(share)
+        assert fit_and_install(done, allow_contended=True).folder is not None
+        assert (user_folder() / UNIT.name / "bundle.json").is_file()
+
+
+def test_the_command_says_what_to_do_about_contended_rows(
+    home: Path, session: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for row in session.rows:
+        row["contended"] = True
+    done = ProfileResult(home / "p", session, FACTS, UNIT, {}, None)  # type: ignore[arg-type]
+    monkeypatch.setattr("calibration.cli.commands.run.profiled", lambda *_: done)
+    assert run_command("calibrate", app, ["run"]) == 1
+    text = capsys.readouterr().out
+    assert "not installed: 100 % of the rows were measured while other processes used the machine" in text
+    assert "end the other processes" in text
+    assert f"`calibrate import --bundle {home / 'p' / 'bundle'}` installs it as it is" in text
+    assert run_command("calibrate", app, ["run", "--json", "-"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["installed"] is None
+    assert answer["not_installed"].startswith("100 % of the rows")
+    assert run_command("calibrate", app, ["run", "--allow-contended", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["not_installed"] is None
 
 
 def test_a_disturbed_bundle_of_an_earlier_release_may_be_replaced(home: Path, session: Session) -> None:
@@ -91,7 +136,7 @@ def test_a_disturbed_bundle_of_an_earlier_release_may_be_replaced(home: Path, se
     write_facts(facts.model_copy(update={"notices": before}), noisy)
     install(noisy, UNIT.name)
     noisy = fit_profile(disturbed, FACTS, UNIT, home / "r")
-    assert not worse_than_installed(noisy, UNIT.name)
+    assert reason_against(noisy, UNIT.name, 0.4) is None
 
 
 def test_uneven_decode_batches_set_their_own_alpha(home: Path, session: Session) -> None:

@@ -12,6 +12,7 @@ from catalogs.deployments.network_deployment import (
     as_network_deployment,
     is_network,
     load_any_deployment,
+    refuse_misspelled_network,
 )
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
@@ -29,6 +30,23 @@ def test_the_model_decides(tmp_path: Path) -> None:
     assert isinstance(network, NetworkDeployment)
     assert isinstance(language, Deployment)
     assert (network.replicas, network.engine, network.accelerators_per_replica) == (4, "torch", 1)
+
+
+def test_a_name_that_states_a_kind_is_refused_with_the_networks_of_that_kind() -> None:
+    with pytest.raises(InputError, match="unknown model") as embedding:
+        refuse_misspelled_network("Qwen/Qwen3-Embedding-8B")
+    assert embedding.value.nearest is None
+    assert "for text embedding are" in str(embedding.value)
+    assert "bge-m3" in str(embedding.value)
+    with pytest.raises(InputError, match="nearest valid choice: e5-large-v2"):
+        refuse_misspelled_network("e5-large-v3")
+    with pytest.raises(InputError, match="the catalog has no network for speech synthesis"):
+        refuse_misspelled_network("Qwen/Qwen3-TTS-1.7B")
+
+
+def test_names_of_language_models_and_ids_are_not_refused_as_networks() -> None:
+    for name in ("llama3.1-8b", "meta-llama/Llama-3.1-8B-Instruct", "stabilityai/stable-diffusion-9"):
+        refuse_misspelled_network(name)
 
 
 def test_a_name_of_both_is_the_language_model() -> None:

@@ -148,6 +148,13 @@ def test_more_than_a_node_holds_are_whole_nodes_and_say_so() -> None:
     assert (many.node, written.notices) == (written.node, ())
 
 
+@pytest.mark.parametrize("text", ["m3max", "inferentia2", "x100"])
+def test_a_name_of_no_known_family_has_no_nearest(text: str) -> None:
+    error = refused(text)
+    assert error.nearest is None
+    assert "catalog list hardware" in str(error)
+
+
 @pytest.mark.parametrize(
     ("text", "nearest"),
     [
@@ -176,6 +183,8 @@ def test_more_than_a_node_holds_are_whole_nodes_and_say_so() -> None:
         ("l4x", "l4x8"),
         ("gb200-nvl72xx4", "gb200-nvl72x72"),
         ("nvidia-h100", "h100"),
+        ("b100", "b300"),  # not v100, which has as many equal letters
+        ("4090", "rtx4090"),
         ("a100-80g", "a100-80gb"),
         ("h200x8,h100x8", "h200x8"),
         ("any,h100", "h100"),

@@ -12,7 +12,7 @@ from catalogs.errors import InputError
 from catalogs.models import files as model_files
 from catalogs.models.catalog import list_models, load_model
 from catalogs.models.files import ModelFacts, load_entry, read_facts
-from catalogs.models.names import MODELS, ModelNames, load_names, normalised_name
+from catalogs.models.names import MODELS, ModelNames, load_names, normalised_name, stated_kind
 
 ALIASES = list_models()
 
@@ -107,6 +107,34 @@ def test_required_names_resolve_in_any_case(name: str) -> None:
 )
 def test_spellings(text: str, alias: str) -> None:
     assert load_model(text).name == alias
+
+
+@pytest.mark.parametrize(
+    "text", ["Qwen/Qwen3-Embedding-8B", "Qwen/Qwen3-Reranker-4B", "intfloat/e5-mistral-7b-instruct", "claude-3"]
+)
+def test_a_name_of_another_kind_or_family_has_no_nearest_model(text: str) -> None:
+    with pytest.raises(InputError, match="unknown model") as caught:
+        load_model(text)
+    assert caught.value.nearest is None
+    assert "catalog list" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("Qwen/Qwen3-Embedding-8B", "text embedding"),
+        ("BAAI/bge-reranker-v2-m3", "text reranking"),
+        ("nomic-ai/nomic-embed-text-v1.5", "text embedding"),
+        ("embedding/llama-3.1-8b", None),  # the publisher states no kind
+        ("embedded-llama", None),
+    ],
+)
+def test_a_word_of_a_name_states_its_kind(name: str, kind: str | None) -> None:
+    assert stated_kind(name) == kind
+
+
+def test_no_language_model_of_the_catalog_states_another_kind() -> None:
+    assert [name for name in load_names().all_names() if stated_kind(name) is not None] == []
 
 
 @pytest.mark.parametrize(

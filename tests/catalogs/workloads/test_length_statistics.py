@@ -23,6 +23,30 @@ def test_words_by_hand() -> None:
     )
 
 
+def constant_lengths(input_tokens: int, output_tokens: int) -> LengthStatistics:
+    return LengthStatistics.of(np.full(3, input_tokens), np.full(3, output_tokens))
+
+
+def test_the_length_that_fits_by_hand() -> None:
+    several = np.array([100, 200, 3000])
+    assert constant_lengths(5000, 200).within(4096) == {"input_tokens": 3896}
+    assert constant_lengths(400, 5000).within(4096) == {"output_tokens": 3696}
+    assert constant_lengths(5000, 5000).within(4096) == {}
+    assert constant_lengths(5000, 200).within_words(4096) == "prompts of at most 3,896 fit with outputs of 200"
+    assert constant_lengths(400, 5000).within_words(4096) == "outputs of at most 3,696 fit with prompts of 400"
+    assert LengthStatistics.of(several, several).within(2048) == {}
+    assert LengthStatistics.of(several, several).within_words(2048) == "at most 2,048 fit, prompt and output together"
+
+
+@given(inputs=st.integers(1, 10**5), outputs=st.integers(1, 10**5), most=st.integers(2, 10**5))
+def test_the_length_that_fits_is_the_longest_one(inputs: int, outputs: int, most: int) -> None:
+    found = constant_lengths(inputs, outputs).within(most)
+    lengths = {"input_tokens": inputs, "output_tokens": outputs} | found
+    assert not found or sum(lengths.values()) == most
+    assert min(lengths.values()) >= 1
+    assert bool(found) == (min(inputs, outputs) < most)
+
+
 @given(tokens=st.lists(st.integers(1, 10**6), min_size=1, max_size=50))
 def test_statistics_are_ordered_and_bounded(tokens: list[int]) -> None:
     found = LengthStatistics.of(np.array(tokens), np.array(tokens)).input_tokens

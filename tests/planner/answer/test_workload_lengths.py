@@ -67,6 +67,17 @@ def test_requests_beyond_max_model_len_are_the_binding_constraint_with_a_way_out
     assert "queue grows" not in render(answer)
 
 
+@pytest.mark.parametrize(("side", "most"), [("input_tokens", 130_872), ("output_tokens", 130_272)])
+def test_requests_beyond_the_positions_of_the_model_have_a_length_that_would_do(side: str, most: int) -> None:
+    lengths = {"input_tokens": 800, "output_tokens": 200} | {side: 140_000}
+    answer = answer_to(**lengths, fixed=Overrides.of({"tensor_parallel": 1}))
+    assert answer.infeasible is not None
+    assert f"{most:,} fit with " in answer.infeasible.binding_constraint  # llama3.2-1b has 131,072 positions
+    found = [(change.kind, change.value) for change in answer.infeasible.what_would_meet_it]
+    assert not found  # an L4 reads no such prompt within 5 s, and no such output 0.5 times a second
+    assert "more of this hardware" not in " ".join(render(answer).split())
+
+
 @pytest.mark.parametrize("side", ["input_tokens", "output_tokens"])
 def test_a_length_below_one_token_is_refused(side: str) -> None:
     with pytest.raises(ValueError, match=f"{side} must be a whole number of at least 1"):

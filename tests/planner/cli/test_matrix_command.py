@@ -49,7 +49,7 @@ def test_rows_of_an_earlier_run_are_never_discarded(tmp_path: Path) -> None:
     [
         ("models", "llama3.1-8c", "unknown model.*nearest valid choice: llama3.1-8b"),
         ("engines", "vlm", "unknown engine.*nearest valid choice: vllm"),
-        ("hardware", "zz100", "unknown hardware.*nearest valid choice"),
+        ("hardware", "h1000", "unknown hardware.*nearest valid choice: h100"),
         ("workloads", "alpacca", "workload is neither.*nearest valid choice: alpaca"),
     ],
 )

@@ -12,7 +12,8 @@ from catalogs.launch.reading.read import ReadLaunch, read_command
 from planner.answer.confirmed_rates import BEST, SeedBudget
 from planner.economics.rack_power import idle_w, unused_w
 from planner.improve import improver as improver_module
-from planner.improve.improver import Improver
+from planner.improve.changes import Change
+from planner.improve.improver import ChangesInTurn, Improver
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
 from planner.studies.written_deployment import WrittenDeployment
@@ -26,7 +27,7 @@ def read() -> ReadLaunch:
     return read_command("vllm serve meta-llama/Llama-3.1-8B", "h100x8")
 
 
-def variant(accelerators: int, joules: float, w_mean: float, idle: int) -> Any:
+def variant(accelerators: int, joules: float, w_mean: float, idle: int, capacity_per_s: float = 4.0) -> Any:
     """A deployment on a part of a node of eight, all of which is rented; its energy has that of the rest.
 
     The joules and watts given are those of the part alone.
@@ -39,7 +40,7 @@ def variant(accelerators: int, joules: float, w_mean: float, idle: int) -> Any:
         met=True,
         candidate=SimpleNamespace(hardware=hardware),
         plan=SimpleNamespace(usd_per_hour=23.6, energy=energy, cost=cost),
-        capacity_requests_per_s=4.0,
+        capacity_requests_per_s=capacity_per_s,
     )
 
 
@@ -52,6 +53,32 @@ def test_energy_between_equal_bills_has_that_of_rented_accelerators_that_idle() 
     improver = Improver(read(), request(), lambda _: None)
     assert not improver.better(half, whole)
     assert improver.better(variant(4, 5.0, 2000.0, 4), whole)
+
+
+@pytest.mark.parametrize(
+    ("objective", "wins"), [("cost", True), ("energy", False)], ids=["cost: capacity", "energy: joules"]
+)
+def test_at_equal_cost_more_capacity_is_better_than_less_energy(objective: str, wins: bool) -> None:
+    frugal, fast = variant(8, 10.0, 4000.0, 0), variant(8, 12.0, 4000.0, 0, capacity_per_s=6.0)
+    improver = Improver(read(), request().replace(objective=objective), lambda _: None)
+    assert improver.better(fast, frugal) == wins
+    assert improver.better(frugal, fast) != wins
+    assert sorted([frugal, fast], key=improver.rank)[0] is (fast if wins else frugal)
+
+
+def test_energy_decides_between_equal_capacities() -> None:
+    frugal, tied = variant(8, 10.0, 4000.0, 0), variant(8, 12.0, 4000.0, 0, capacity_per_s=4.04)
+    improver = Improver(read(), request(), lambda _: None)
+    assert improver.better(frugal, tied)
+    assert not improver.better(tied, frugal)
+
+
+def test_a_change_that_is_left_out_states_both_gains() -> None:
+    improver = Improver(read(), request().replace(objective="latency"), lambda _: None)
+    turns = ChangesInTurn(improver, {}, variant(8, 12.0, 4000.0, 0), ())
+    words = turns.why(Change("block_size", {}, {}), [], variant(8, 10.0, 4000.0, 0, capacity_per_s=6.0))
+    assert "alone it carries 6 requests/s, not 4, and takes 10 J per output token, not 12 J, but the" in words
+    assert words.endswith("but the objective is latency")
 
 
 def test_every_variant_has_the_seeds_of_a_recommended_plan(monkeypatch: pytest.MonkeyPatch) -> None:

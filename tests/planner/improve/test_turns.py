@@ -25,7 +25,8 @@ class Costs:
 
     def entry(self, keys: Mapping[str, Any]) -> Any:
         made = frozenset(key for key in keys if key != "model")
-        return SimpleNamespace(cost=self.costs.get(made, 100.0), capacity_requests_per_s=5.0 + len(made))
+        plan, capacity_per_s = SimpleNamespace(energy=None), 5.0 + len(made)
+        return SimpleNamespace(cost=self.costs.get(made, 100.0), plan=plan, capacity_requests_per_s=capacity_per_s)
 
     def better(self, a: Any, b: Any) -> bool:
         return bool(a.cost < 0.98 * b.cost)

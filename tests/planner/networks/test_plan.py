@@ -205,6 +205,33 @@ def test_the_screen_and_the_page_state_the_plan(answer: dict[str, Any], folder: 
     assert "https://" not in page.split("</style>")[-1].split("<script")[0]
 
 
+def test_the_prices_by_region_have_the_cost_and_the_carbon_of_a_unit(tmp_path: Path) -> None:
+    keys = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
+    found = run(tmp_path, ["--model", "bert-base", "--hw", "l40s", "--slo", "e2e.p90=50ms", "--rate", "20", *keys])
+    best, prices = found["best"], found["prices"]
+    assert len(prices) > 2
+    for row in prices:
+        assert row["usd_per_unit"] == pytest.approx(row["usd_per_hour"] / best["units_per_hour"])
+        assert (row["gco2e_per_unit"] is None) == (row["grid_region"] is None)
+    (billed,) = [
+        row
+        for row in prices
+        if (row["cloud"], row["region"], row["contract"])
+        == (best["cost"]["cloud"], best["cost"]["region"], "on demand")
+    ]
+    assert billed["usd_per_unit"] == pytest.approx(best["usd_per_unit"])
+    assert billed["gco2e_per_unit"] == pytest.approx(best["energy"]["gco2e_per_unit"])
+    screen = render(NetworkAnswer.model_validate_json(json.dumps(found)))
+    assert f"a month, ${best['cost']['usd_per_year']:,.0f} a year)" in screen
+    assert "Regions     cloud and region" in screen
+    assert f"{billed['cloud']} {billed['region']}" in screen.split("Regions")[1]
+    assert "Prices by region" in (tmp_path / "answer.html").read_text()
+
+
+def test_the_users_own_price_has_no_regions_on_the_screen(answer: dict[str, Any]) -> None:
+    assert "Regions" not in render(NetworkAnswer.model_validate_json(json.dumps(answer)))
+
+
 def test_the_screen_has_every_note_of_the_plan(answer: dict[str, Any]) -> None:
     notes = [f"note number {i}" for i in range(1, 7)]
     found = answer | {"best": answer["best"] | {"notices": notes}}

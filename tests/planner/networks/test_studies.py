@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from catalogs.errors import InputError
+from catalogs.ui.charts import time_text
 from catalogs.ui.entry_point import run_command
 from planner.cli.main import app
 from planner.networks.answer_file import any_answer, chosen_plan, read_network_answer
@@ -217,6 +218,25 @@ def test_the_kernels_of_a_job_add_up_to_its_stages() -> None:
         assert sum(document["bound_s"].values()) == pytest.approx(document["job"]["device_s"])
         assert document["job"]["seconds"] == pytest.approx(sum(stage["total_s"] for stage in document["stages"]))
         assert document["batches"][0]["seconds"] == pytest.approx(document["job"]["seconds"])
+
+
+def test_a_format_of_8_bits_that_is_slower_than_16_says_why() -> None:
+    """Times of products are summed here from the kernels of both formats; a network of wide layers gains from fp8."""
+    narrow = analyze_job(JobQuery("sam2.1-large", "l40s"))
+    document = job_document(narrow)
+    seconds = {(row["mode"], row["precision"]): row["seconds"] for row in document["formats"]}
+    assert seconds["compiled", "fp8"] > seconds["compiled", "bf16"]
+    (why,) = [notice for notice in document["notices"] if "fp8 takes longer than bf16" in notice]
+    assert "eager and compiled execution" in why
+    products_s = {}
+    for precision in ("bf16", "fp8"):
+        kernels = analyze_job(JobQuery("sam2.1-large", "l40s", precision=precision)).kernels
+        products_s[precision] = sum(kernel.seconds for kernel in kernels if kernel.kind == "gemm")
+    assert f"take {time_text(products_s['fp8'])} instead of {time_text(products_s['bf16'])} (compiled)" in why
+    gained = seconds["compiled", "fp8"] - seconds["compiled", "bf16"]
+    assert products_s["fp8"] - products_s["bf16"] == pytest.approx(gained, rel=0.01)
+    wide = job_document(analyze_job(JobQuery("wan2.1-t2v-14b", "h100")))
+    assert not [notice for notice in wide["notices"] if "takes longer" in notice]
 
 
 def test_analyze_takes_a_network_and_refuses_tokens(tmp_path: Path) -> None:

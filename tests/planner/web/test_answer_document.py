@@ -29,7 +29,7 @@ REFUSED = SMALL | {"slo": ["ttft.p50=10us"]}
 #: A value of each kind of suggestion.
 VALUES: dict[str, Any] = {
     "hardware": "h100x2", "budget": 12.5, "confidence": 0.7, "rate": 0.5, "slo": "ttft.p50=9s", "precision": "fp8",
-    REQUEST_LENGTH: 4096, "users": 3.0,
+    REQUEST_LENGTH: 4096, "users": 3.0, "input_tokens": 300.0, "output_tokens": 30.0,
 }  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def test_a_refusal_states_its_reason_and_the_closest_plan() -> None:
 
 
 def test_every_kind_of_suggestion_has_a_value_here() -> None:
-    assert suggested(refusal) | {REQUEST_LENGTH} == set(VALUES)
+    assert suggested(refusal) | {REQUEST_LENGTH, "input_tokens", "output_tokens"} == set(VALUES)
 
 
 def test_every_kind_of_suggestion_for_networks_and_agents_changes_a_key_of_the_question() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from catalogs.ui import progress
 from simulator.cli.main import main
 
 METRICS = {
@@ -210,13 +211,24 @@ def test_json_to_stdout_is_only_json(files: dict[str, Path], capsys: pytest.Capt
     assert json.loads(capsys.readouterr().out)["metrics"]["n_completed"] == 120
 
 
+def test_a_long_run_shows_on_stderr_that_it_goes_on(
+    files: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.001)
+    assert simulate(files["d.yaml"], "--workload", files["w.yaml"], "--json", "-") == 0
+    said = capsys.readouterr()
+    assert "simulate: 120 requests (0 s)" in said.err.splitlines()
+    assert json.loads(said.out)["metrics"]["n_completed"] == 120
+
+
 def test_rejected_requests_are_named(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     files["w.yaml"].write_text(
         "{arrivals: all_at_once, requests: 3, input_tokens: {constant: 5000}, output_tokens: {constant: 2}}"
     )
     assert simulate(files["d.yaml"], "--workload", files["w.yaml"], "--requests-out", files["o.csv"]) == 0
     said = capsys.readouterr()
-    assert "3 of 3 requests rejected: longer than max_model_len" in said.err
+    fit = "the longest has 5,002 tokens; prompts of at most 4,094 fit with outputs of 2"
+    assert f"3 of 3 requests rejected: longer than max_model_len 4096 ({fit})" in said.err
     row = next(csv.DictReader(files["o.csv"].open()))
     assert row["status"] == "rejected: longer than max_model_len"
     assert row["ttft_s"] == row["e2e_s"] == row["replica"] == ""

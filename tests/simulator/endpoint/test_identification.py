@@ -60,7 +60,7 @@ def answer_of(inputs: int, outputs: int, run: object, i: int, slower: float, str
 
 
 def found(measurement: EndpointMeasurement, *among: LikelyDeployment) -> Identification:
-    return identify(measurement, load_model(MODEL), MODEL, among, lambda _: None)
+    return identify(measurement, load_model(MODEL), MODEL, among, lambda *_: None)
 
 
 L4, H100, H200, B200 = (LikelyDeployment(name, "vllm", 1, None) for name in ("l40s", "h100", "h200", "b200"))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from catalogs.errors import InputError
+from catalogs.ui import progress
 from catalogs.ui.entry_point import run_command
 from simulator.endpoint.measurement import MeasuringPlan
 from simulator.endpoint.target import EndpointChoice, connect
@@ -53,6 +54,18 @@ def test_every_answer_is_measured_and_priced(capsys: Any) -> None:
         assert level["usd_per_answer"]["by_machine"] == pytest.approx(level["duration_s"] * 0.001 / level["n"])
     assert found["complexity"]["requests"] == 4
     assert found["not_identified"]
+
+
+def test_a_long_measurement_shows_how_much_of_it_is_done(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.001)
+    with hostile(sends(STREAM)) as server:
+        levels = ["--concurrency", "2", "--requests", "40", "--no-identify"]
+        run_command("calibrate", app, ["endpoint", server.url, *levels])
+    lines = capsys.readouterr().err.splitlines()
+    done = [re.fullmatch(r"endpoint: (\d+) of 40, requests, 2 at once \(0 s\)", line) for line in lines]
+    counts = [int(match[1]) for match in done if match]
+    assert counts == sorted(counts)
+    assert counts[-1] > 0
 
 
 def test_a_prompt_comes_back_as_text(capsys: Any) -> None:

@@ -76,7 +76,7 @@ def replayed(requests: RequestSet, target: Endpoint, out: Path) -> MeasuredRun:
 def test_figures_are_those_of_another_client(url: str, model: Path, tmp_path: Path) -> None:
     target = connect(EndpointChoice(url, extra={"ignore_eos": True}), 10.0)
     assert target.settings.model == SERVED_NAME
-    found = measure(target, MeasuringPlan(concurrency=(1, 4), requests=15), lambda _: None)
+    found = measure(target, MeasuringPlan(concurrency=(1, 4), requests=15), lambda *_: None)
     assert found.failures == {}
     for level in found.levels:
         pairs = np.array([(i, o) for i, o, _ in lengths(level)], dtype=np.int64)

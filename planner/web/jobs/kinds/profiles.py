@@ -20,11 +20,15 @@ MOST_BUDGET_S: Final = 3600.0
 
 
 class ProfileQuestion(YamlBlock):
-    """The body of a profile: the time to spend, the threads to use, and a model to measure first."""
+    """The body of a profile: the time to spend, the threads to use, and a model to measure first.
+
+    `allow_contended` also installs what was measured while other processes used the machine.
+    """
 
     budget_s: float = Field(default=300.0, ge=5.0, le=MOST_BUDGET_S)
     threads: int | None = Field(default=None, ge=1)
     model: str | None = None
+    allow_contended: bool = False
 
 
 def prepare(body: Mapping[str, Any], submission: Submission) -> Prepared:
@@ -58,12 +62,13 @@ def run(task: Task) -> JobResult:
 
     done = run_profile(options, ProgressReporter(lines.append, step))
     task.report(int(question.budget_s), int(question.budget_s), "fitting", None)
-    bundle, installed, _ = fit_and_install(done)
-    facts, unit = read_bundle(bundle)[0], done.accelerator
+    made = fit_and_install(done, question.allow_contended)
+    facts, unit = read_bundle(made.bundle)[0], done.accelerator
     document = {
         "schema_version": SCHEMA_VERSION,
         "hardware": unit.name,
-        "installed": installed is not None,
+        "installed": made.folder is not None,
+        "not_installed": made.why_not or None,
         "counts": done.counts,
         "peak_flops": unit.peak_flops,
         "memory_bandwidth_bytes_per_s": unit.memory_bandwidth_bytes_per_s,
@@ -72,7 +77,7 @@ def run(task: Task) -> JobResult:
         "errors": facts.held_out,
         "notices": [*facts.notices, *lines],
     }
-    return JobResult(document, installed is not None)
+    return JobResult(document, made.folder is not None)
 
 
 SUMMARY: Final = "Measure this machine and install its calibration."

@@ -177,6 +177,15 @@ LINES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llama.cpp without a context": (
         "llama-server -hf ggml-org/gpt-oss-20b-GGUF -np 8", "l40s", {"max_num_seqs": 8, "max_model_len": 16384}
     ),
+    "llama.cpp with a repository of a model that is published in four bits": (
+        "llama-server -hf ggml-org/gpt-oss-20b-GGUF", "l40s", {"model": "gpt-oss-20b", "weight_dtype": None}
+    ),
+    "llama.cpp with a repository and its default file": (
+        "llama-server -hf bartowski/Meta-Llama-3.1-8B-Instruct-GGUF", "l40s", {"weight_dtype": "int4"}
+    ),
+    "llama.cpp with a repository and a stated file": (
+        "llama-server -hf ggml-org/gpt-oss-20b-GGUF:Q8_0", "l40s", {"model": "gpt-oss-20b", "weight_dtype": "int8"}
+    ),
     "llama.cpp with a context that the slots share": (
         "llama-server -hf ggml-org/gpt-oss-20b-GGUF -np 4 -kvu", "l40s", {"max_num_seqs": 4, "max_model_len": None}
     ),
