@@ -52,6 +52,9 @@ DEFAULT_METRIC: Final = TTFT.name
 #: Statistics that answers, reports and predictions hold of each latency.
 STATS: Final = ("mean", "p50", "p90", "p95", "p99")
 
+#: Other names of statistics, for error messages.
+_STATS_AS_WRITTEN: Final = {"avg": "mean", "average": "mean", "median": "p50", "max": "p99.9"}
+
 _USUAL_STAT: Final = "p99"
 
 #: Largest percentile of an objective: no run is long enough for more.
@@ -255,6 +258,9 @@ def parse_slo(text: str) -> Slo:
     try:
         stat = _stat(stat)
     except InputError as error:
+        named = stat in _STATS_AS_WRITTEN or nearest_name(stat, STATS) is not None
+        if not given and stat.isalpha() and not named:
+            need_one_of("an SLO metric", stat, (*LATENCY_METRICS, INTERACTIVITY))
         meant = None if condition is not None else _as_objective(written)
         raise InputError(error.rule, error.value, meant or error.nearest) from None
     return Slo(metric, stat, tpot_limit_s(limit) if is_rate else _limit_s(limit), given, is_rate)
@@ -341,7 +347,7 @@ def _stat(text: str) -> str:
         return text
     match = _PERCENTILE.fullmatch(text)
     if match is None or float(match[1]) <= 0:
-        nearest = {"avg": "mean", "average": "mean", "median": "p50", "max": "p99.9"}.get(text)
+        nearest = _STATS_AS_WRITTEN.get(text)
         if _AT_LEAST_100.fullmatch(text):
             nearest = "p99.9"
         near = nearest or nearest_name(text, (*STATS, "p99.9")) or "p99"

@@ -106,6 +106,14 @@ class UsersSection(Section[UsersInClosedLoop]):
         rate, sure = chosen.evaluated.requests_per_s, request.confidence
         return closed_loop(evaluator, all_users, rate, chosen.error, sure, share)
 
+    def caveat(self, block: UsersInClosedLoop, plan: Plan) -> str:  # noqa: ARG002
+        """Return which objectives the users in a closed loop miss, although the plan meets them at its rate."""
+        missed = [row.name for row in block.slo if not row.met]
+        if not missed:
+            return ""
+        users = counted(block.users, "user")
+        return f"In a closed loop, {users} do not get {' and '.join(missed)} with the required confidence."
+
     def screen(self, block: UsersInClosedLoop, plan: Plan) -> Iterator[Line]:  # noqa: ARG002
         """Yield the rate of the users, then every objective."""
         rates = (block.requests_per_s, block.ci_low_per_s, block.ci_high_per_s, block.open_requests_per_s)

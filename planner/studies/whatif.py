@@ -245,6 +245,8 @@ def _billed(changed: Plan, candidate: Candidate, request: PlanRequest) -> Iterat
         return
     yield f"billed: {offer_words(changed.cost)}"
     named, used = candidate.hardware.n_accelerators, candidate.accelerators
+    if used < named and changed.cost.idle_accelerators:
+        return  # the bill counts them
     if used < named and request.tariff.usd_per_hour is None:
         idle = unused_accelerators_words(named - used, named, candidate.hardware.text)
         yield f"{idle}: this part is not billed, but its idle power is in the energy"

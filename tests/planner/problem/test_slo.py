@@ -300,3 +300,20 @@ def test_a_limit_without_a_unit_is_answered_with_the_likely_one(written: str, ne
     with pytest.raises(InputError) as caught:
         parse_slos([f"ttft.p99={written}"])
     assert caught.value.nearest == nearest
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "nearest"),
+    [
+        ("energy=1J", "an SLO metric is one of ttft, tpot", "ttft"),
+        ("throughput=1000", "an SLO metric is one of ttft, tpot", "ttft"),
+        ("avg=2s", "an SLO statistic is mean or pNN", "mean"),
+        ("meen=2s", "an SLO statistic is mean or pNN", "mean"),
+    ],
+)
+def test_a_word_that_is_no_statistic_is_taken_for_a_metric(text: str, rule: str, nearest: str) -> None:
+    """Energy was refused as a wrong percentile."""
+    with pytest.raises(InputError) as refused:
+        parse_slos([text])
+    assert refused.value.rule.startswith(rule)
+    assert refused.value.nearest == nearest

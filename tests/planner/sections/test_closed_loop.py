@@ -15,10 +15,18 @@ from catalogs.engines.profile import HostTimes
 from catalogs.ui.entry_point import run_command
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import Workload, load_workload
+from planner.answer.plan_schema import Plan
 from planner.cli.main import app
 from planner.evaluation.observation import Load, Observation
 from planner.problem.slo import parse_slos
-from planner.sections.users import ClosedLoopEvaluator, Users, UsersInClosedLoop, closed_loop, slo_row
+from planner.sections.users import (
+    ClosedLoopEvaluator,
+    Users,
+    UsersInClosedLoop,
+    UsersSection,
+    closed_loop,
+    slo_row,
+)
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run_rules
 from simulator.core.batch import BatchShape
@@ -93,6 +101,9 @@ def test_a_few_users_of_one_server(users: int, think_s: float) -> None:
     assert mean_s is not None
     assert mean_s == pytest.approx(users / expected - think_s, rel=0.12)  # interactive response time law
     assert block.slo[0].met is (mean_s <= 3.0)
+    caveat = UsersSection().caveat(block, cast("Plan", None))
+    missed = f"In a closed loop, {users} users do not get e2e.mean with the required confidence."
+    assert caveat == ("" if block.slo[0].met else missed)
 
 
 def test_slower_steps_are_the_same_run_rescaled() -> None:

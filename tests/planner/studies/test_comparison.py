@@ -242,6 +242,17 @@ def test_larger_hardware_is_billed_for_what_the_plan_uses() -> None:
     assert any("5 of the 8 accelerators of h200x8 are not used" in note for note in notes)
 
 
+def test_accelerators_of_a_rented_instance_are_billed_although_they_are_not_used() -> None:
+    """Two H100 that work together are only rented in instances of eight."""
+    found = what_if(answer(), answer().plans[0], Changes(None, "h100x4", None, {"replicas": 1, "tensor_parallel": 2}))
+    assert found.plan is not None
+    assert found.plan.cost is not None
+    assert found.plan.cost.idle_accelerators == 6
+    notes = found.comparison.notes
+    assert any(note.startswith("billed: ") and "6 of the 8 rented accelerators are not used" in note for note in notes)
+    assert not any("not billed" in note for note in notes)
+
+
 def test_settings_no_search_chooses_are_simulated() -> None:
     """Four seats: the batch stays small and the queue grows."""
     plan = answer().plans[0]
