@@ -341,14 +341,17 @@ def _others(best: Outcome, outcomes: Sequence[Outcome], rank: Callable[[Outcome]
 
 @contextmanager
 def _search_progress(workers: Callable[[], str] = str) -> Iterator[Progress]:
-    """Show the progress of a search on stderr, and yield its callback; `workers` describes the workers in words."""
+    """Show the progress of a search on stderr, and yield its callback; `workers` describes the workers in words.
 
-    def words(best: Outcome | None) -> str:
-        text = "" if best is None else f"best {rate(best.requests_per_s)}: {best.candidate.words}"
-        return ", ".join(filter(None, (workers(), text)))
+    After the last candidate, plans are simulated with more seeds, which can take longer than the search.
+    """
+
+    def words(best: Outcome | None, ended: bool) -> str:
+        text = "" if best is None else f"best with one seed {rate(best.requests_per_s)}: {best.candidate.words}"
+        return ", ".join(filter(None, (workers(), "now plans with more seeds" if ended else "", text)))
 
     with counted_progress("search") as update:
-        yield lambda done, planned, best: update(done, planned, words(best))
+        yield lambda done, planned, best: update(done, planned, words(best, done >= planned))
 
 
 def plan(request: PlanRequest, progress: Progress | None = None) -> Answer:
