@@ -92,18 +92,8 @@ def make_plan(
     prices = PriceList.of(request.tariff, evaluator.names.hardware, request.accounting)
     plan_evaluator = PlanEvaluator(evaluator, tester_of(request, evaluator, space.left), prices, workers.map)
     searched = group_search(request, plan_evaluator, space.left, workers, progress)
-    entries = _entries_of(request, plan_evaluator, searched)
+    entries, ranked = _evaluated(request, plan_evaluator, searched, space)
     result = searched.result
-    if result.interrupted and not entries:
-        raise KeyboardInterrupt
-    ranked = RankedHardware()
-    if is_one(request.hardware) and not result.interrupted:
-        entries = entries or _closest_that_holds(plan_evaluator, result)
-    elif not result.interrupted:
-        ranked = _ranked(searched, space, entries)
-        entries = (
-            _with_another_kind(entries, ranked.plans) if entries else _with_all_seeds(plan_evaluator, ranked.plans)
-        )
     entries, refusal = with_ties(request, plan_evaluator, entries), None
     if not entries:
         ranked = ranked.refuted()
@@ -135,6 +125,34 @@ class _Space:
 
     left: list[Candidate]
     discards: dict[Candidate, Discard]
+
+
+def _evaluated(
+    request: PlanRequest, plan_evaluator: PlanEvaluator, searched: GroupSearch, space: _Space
+) -> tuple[list[EvaluatedPlan], RankedHardware]:
+    """Search, and return the plans of the answer, with the comparison of the kinds of a hardware choice.
+
+    After Ctrl-C, these are the plans found so far, or the best of the search, evaluated with few seeds.
+
+    Raises:
+        KeyboardInterrupt: The command was interrupted before a plan was found.
+    """
+    entries: list[EvaluatedPlan] = []
+    try:
+        entries = _entries_of(request, plan_evaluator, searched)
+        if not searched.result.interrupted and is_one(request.hardware):
+            entries = entries or _closest_that_holds(plan_evaluator, searched.result)
+        elif not searched.result.interrupted:
+            ranked = _ranked(searched, space, entries)
+            if entries:
+                return _with_another_kind(entries, ranked.plans), ranked
+            return _with_all_seeds(plan_evaluator, ranked.plans), ranked
+    except KeyboardInterrupt:
+        searched.result.interrupted = True
+        entries = entries or _entries(request, plan_evaluator, searched.result)
+    if searched.result.interrupted and not entries:
+        raise KeyboardInterrupt
+    return entries, RankedHardware()
 
 
 def _ranked(searched: GroupSearch, space: _Space, entries: Sequence[EvaluatedPlan]) -> RankedHardware:

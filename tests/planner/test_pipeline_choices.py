@@ -471,6 +471,39 @@ def test_alternatives_are_the_most_promising_of_other_families() -> None:
     assert len(pipeline._entries(request("throughput"), measured, result)) == 1  # type: ignore[arg-type]
 
 
+@dataclass
+class Interrupted(Entries):
+    """A plan evaluator whose first evaluation with the seeds of a winner is interrupted."""
+
+    n_interrupts: int = 0
+
+    def entry(self, c: Candidate, start_per_s: float | None, effort: object, *more: object, **others: object) -> Any:
+        if effort is BEST:
+            self.n_interrupts += 1
+            raise KeyboardInterrupt
+        return super().entry(c, start_per_s, effort, *more, **others)
+
+    entry_that_holds = entry
+
+
+def test_an_interrupt_after_the_search_leaves_the_best_plan_with_few_seeds() -> None:
+    """Nothing was left of a search of minutes, although the progress line had named its best plan."""
+    toy, (small, _) = Known(fluid=faster_than_dear), (left := sizes_of(1, 2))
+    asked = request(rate=6.0)
+    measured = Interrupted(toy, TWO_EACH)
+    search = group_search(asked, evaluator(toy, 6.0), left, ONE_PROCESS, None)
+    plans, ranked = pipeline._evaluated(asked, measured, search, pipeline._Space(left, {}))  # type: ignore[arg-type]
+    assert measured.n_interrupts == 1
+    assert [e.candidate for e in plans] == [small]
+    assert [effort for _, _, effort in measured.measured] == [OTHER]
+    assert search.result.interrupted
+    assert not ranked.rows
+    nothing = group_search(asked, evaluator(toy, 6.0), [], ONE_PROCESS, None)
+    nothing.result.interrupted = True
+    with pytest.raises(KeyboardInterrupt):
+        pipeline._evaluated(asked, measured, nothing, pipeline._Space([], {}))  # type: ignore[arg-type]
+
+
 def test_of_a_family_the_leader_is_shown_and_other_kv_types_fill_up() -> None:
     fp8_kv, slow = replace(A, kv_dtype="fp8"), replace(C, max_num_seqs=64)
     rates = {A: 10.0, fp8_kv: 9.0, C: 7.0, slow: 3.0}
