@@ -17,7 +17,11 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs/networks.md").read_text(encoding="utf-8")
 SCREEN = "".join(
     (ROOT / file).read_text(encoding="utf-8")
-    for file in ("planner/networks/screen.py", "planner/sections/refusal_words.py")
+    for file in (
+        "planner/networks/screen.py",
+        "planner/sections/refusal_words.py",
+        "planner/sections/region_prices.py",
+    )
 )
 
 
