@@ -231,14 +231,18 @@ class HardwareRanking:
         return most_per_s <= self.plan_evaluator.tester.floor_per_s(candidate)
 
     def _promising(self, able: Sequence[Candidate], score: dict[Candidate, float]) -> Iterator[Candidate]:
-        """Yield the best candidate of the search, and the most promising ones on the smallest parts of the hardware."""
+        """Yield the best candidate of the search, and the most promising ones on the smallest parts of the hardware.
+
+        Of parts at an equal price, those with the most accelerators come first, as in the search.
+        """
         measured = [c for c in able if c in score]
         if measured:
             yield min(measured, key=lambda c: score[c])
         parts: dict[Hardware, list[Candidate]] = {}
         for c in able:
             parts.setdefault(c.hardware, []).append(c)
-        sizes = sorted(parts, key=lambda part: self.size(parts[part][0]), reverse=not self.request.given)
+        sign = 1 if self.request.given else -1  # without a required rate, the largest parts come first
+        sizes = sorted(parts, key=lambda part: (sign * self.size(parts[part][0]), -part.n_accelerators))
         for hardware in sizes[:_SMALLEST_PARTS]:
             yield from self.in_order(parts[hardware])[:_PROMISING]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,6 +59,7 @@ def rows(
     entries: Sequence[EvaluatedPlan] = (),
     slos: tuple[Slo, ...] = SLOS,
     refused: Collection[Candidate] = (),
+    size: Callable[[Candidate], float] = lambda c: float(c.hardware.n_accelerators),
 ) -> dict[str, HardwareRow]:
     toy = Optimistic()
     tester = CandidateTester(toy, slos, RunSizes(300, 1000), 0, 0.9, requests_per_s=rate)  # type: ignore[arg-type]
@@ -69,7 +71,7 @@ def rows(
         requests_per_s=rate,
         search=SearchOptions(trials=trials),
     )
-    ranking = HardwareRanking(request, evaluator, list, lambda c: float(c.hardware.n_accelerators), refused)
+    ranking = HardwareRanking(request, evaluator, list, size, refused)
     found = ranking.rows(left, discards, (), entries).rows
     return {row.hardware.split("x")[0]: row for row in found}
 
@@ -81,6 +83,14 @@ def test_a_plan_beyond_the_smallest_parts_is_found_and_is_the_smallest() -> None
     """40 requests/s need 5.3 replicas; the estimate takes one to be enough, so the first parts that are tried miss."""
     row = rows([*(on("l40s", n) for n in range(1, 9)), OTHER], rate=40.0)["l40s"]
     assert (row.state, row.hardware) == ("holds", "l40sx6")
+
+
+@pytest.mark.parametrize("rate", [7.0, None])
+def test_of_parts_at_an_equal_price_the_largest_is_tried_first(rate: float | None) -> None:
+    """All of an instance is paid for that is rented as a whole."""
+    left = [on("l40s", n) for n in (1, 2, 4)]
+    assert rows([*left, OTHER], rate, size=lambda _: 16.0)["l40s"].hardware == "l40sx4"
+    assert rows([*left, OTHER], rate)["l40s"].hardware == ("l40sx4" if rate is None else "l40sx1")
 
 
 @settings(max_examples=25, deadline=None)
