@@ -80,10 +80,12 @@ def _uncertainty(found: GuessRange) -> dict[str, Any]:
     operators = "the operators' errors alone: no whole run compared"
     source = "measured whole runs of this engine" if found.measured else operators
     ends = {"gpus": found.gpus, "usd_per_hour": found.usd_per_hour, "requests_per_s": found.requests_per_s}
+    same = len(set(found.gpus)) == len(set(found.usd_per_hour)) == 1
+    covers = "the number of accelerators is the same over" if same else "the range is"
     return {
         "coverage": COVERAGE,
         **{name: list(values) for name, values in (ends | found.factors).items()},
-        "words": f"closed-form estimate, not simulated; the range is the simulator's stated error ({source}), "
+        "words": f"closed-form estimate, not simulated; {covers} the simulator's stated error ({source}), "
         "without the error of the queueing formulas",
     }
 

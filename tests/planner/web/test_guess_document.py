@@ -26,6 +26,16 @@ def test_the_document_states_the_figures_of_the_guess() -> None:
     assert shown["deployment"] == f"{found.sized.replicas} x TP1"
 
 
+@pytest.mark.parametrize("rate", [1, 40, 100])
+def test_the_words_name_a_range_only_where_there_is_one(rate: int) -> None:
+    """The page shows no range whose two ends are equal."""
+    shown = guess_document(request_of_keys(QUESTION | {"rate": rate}))["uncertainty"]
+    assert shown is not None
+    low, high = shown["gpus"]
+    assert ("the range is" in shown["words"]) is (low != high)
+    assert ("the number of accelerators is the same" in shown["words"]) is (low == high)
+
+
 @pytest.mark.parametrize("keys", [{}, {"slo": ["ttft.p99=1ms"]}, {"model": "llama3.1-405b", "hardware": "l40sx8"}])
 def test_every_document_is_json_with_the_same_keys(keys: dict[str, Any]) -> None:
     found = guess_document(request_of_keys(QUESTION | keys))
