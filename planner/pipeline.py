@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
@@ -99,8 +99,13 @@ def make_plan(
         ranked = ranked.refuted()
         refuser = Refuser(request, plan_evaluator, elsewhere, partial(first_plan_on, request, elsewhere, workers))
         refusal = refuser.refuse(space.left, list(space.discards.items()), result.outcomes, ranked.tried)
-    summary = _summary(request, evaluator, space, result, ranked, time.perf_counter() - started)
-    sections = compute_sections(request, entries[0], evaluator, workers) if entries and not result.interrupted else {}
+    seconds, sections = time.perf_counter() - started, dict[str, Any]()
+    if entries and not result.interrupted:
+        try:
+            sections = compute_sections(request, entries[0], evaluator, workers)
+        except KeyboardInterrupt:  # the plans themselves are complete
+            result.interrupted = True
+    summary = _summary(request, evaluator, space, result, ranked, seconds)
     return FullAnswer(
         schema_version=SCHEMA_VERSION,
         request=request,
@@ -296,9 +301,13 @@ def _entries(request: PlanRequest, plan_evaluator: PlanEvaluator, result: Search
     rank = partial(_rank, plan_evaluator.evaluator, races, unit_cost)
     others = [] if result.interrupted else _others(best, outcomes, rank)
     hints = {o.candidate: CapacityHint(_missed_at(o), first) for o in others}
-    rest = plan_evaluator.each(lambda c: plan_evaluator.entry(c, None, OTHER, hint=hints[c]), list(hints))
-    held = [e for e in rest if (e.holds if request.demand.given else e.capacity_requests_per_s is not None)]
-    found = simplest_of_best_first(request, plan_evaluator, [first, *held])
+    try:
+        rest = plan_evaluator.each(lambda c: plan_evaluator.entry(c, None, OTHER, hint=hints[c]), list(hints))
+        held = [e for e in rest if (e.holds if request.demand.given else e.capacity_requests_per_s is not None)]
+        found = simplest_of_best_first(request, plan_evaluator, [first, *held])
+    except KeyboardInterrupt:  # the winner has all seeds already
+        result.interrupted = True
+        return [first]
     result.refused.update({e.candidate for e in held} - {e.candidate for e in found})
     return found
 
@@ -359,17 +368,14 @@ def _others(best: Outcome, outcomes: Sequence[Outcome], rank: Callable[[Outcome]
 
 @contextmanager
 def _search_progress(workers: Callable[[], str] = str) -> Iterator[Progress]:
-    """Show the progress of a search on stderr, and yield its callback; `workers` describes the workers in words.
+    """Show the progress of a search on stderr, and yield its callback; `workers` describes the workers in words."""
 
-    After the last candidate, plans are simulated with more seeds, which can take longer than the search.
-    """
-
-    def words(best: Outcome | None, ended: bool) -> str:
+    def words(best: Outcome | None) -> str:
         text = "" if best is None else f"best with one seed {rate(best.requests_per_s)}: {best.candidate.words}"
-        return ", ".join(filter(None, (workers(), "now plans with more seeds" if ended else "", text)))
+        return ", ".join(filter(None, (workers(), text)))
 
     with counted_progress("search") as update:
-        yield lambda done, planned, best: update(done, planned, words(best, done >= planned))
+        yield lambda done, planned, best: update(done, planned, words(best))
 
 
 def plan(request: PlanRequest, progress: Progress | None = None) -> Answer:

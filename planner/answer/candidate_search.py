@@ -122,7 +122,7 @@ def group_search(
 ) -> GroupSearch:
     """Return the search of all groups of candidates in order; its `run` searches, and `go_on` continues it.
 
-    If the request is for the cheapest deployment that carries a rate, the groups are ordered by ascending hardware.
+    If the request is for the cheapest deployment that serves a rate, the groups are ordered as in `groups_of`.
     The first group that meets the request holds the answer. The search continues until a deployment has sufficient
     headroom, which then is an alternative. Otherwise all candidates are one group, and those of the best kind of
     accelerator are then searched alone, so that the answer does not depend on the other hardware of the choice.
@@ -311,9 +311,10 @@ def assess_of(
 def groups_of(request: PlanRequest, plan_evaluator: PlanEvaluator, left: Sequence[Candidate]) -> list[list[Candidate]]:
     """Return the groups of candidates in the order in which they are searched.
 
-    All candidates form one group, unless the request is for the cheapest deployment that carries a rate. Then there is
-    one group for each price (ascending), hardware and precision (simplest first), and the first group that carries the
-    rate is the answer. Candidates that are overloaded even with a full batch are left out, except those with the most
+    All candidates form one group, unless the request is for the cheapest deployment that serves a rate. Then there is
+    one group for each price (ascending), precision (simplest first) and hardware (most accelerators first), and the
+    first group that serves the rate is the answer: accelerators that are rented anyway are used before numbers are
+    narrowed. Candidates that are overloaded even with a full batch are left out, except those with the most
     accelerators of their kind: their failure explains a refusal.
     """
     if request.objective != "cost" or not request.demand.given or not left:

@@ -92,7 +92,7 @@ def piece_notices(slo: Slo, details: Sequence[RunDetail]) -> list[str]:
     if len(pieces) < len(details) or not differ:
         return []
     prompts, outputs, bursts = (
-        f"{digits(min(values))} to {digits(max(values))}"
+        " to ".join(dict.fromkeys((digits(min(values)), digits(max(values)))))
         for values in zip(*((p.input_tokens, p.output_tokens, p.burst) for p in pieces), strict=True)
     )
     return [

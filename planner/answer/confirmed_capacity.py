@@ -160,15 +160,15 @@ class ConfirmedCapacity:
         return reached[-1], limit
 
     def _raised(self, at: PlanPoint) -> tuple[PlanPoint, str | None]:
-        """Return the highest confirmed rate above a confirmed point, and what limits it; None if nothing is known to.
+        """Return the highest confirmed rate from a confirmed point on, and what limits it (None: not known).
 
-        It is raised again, by more, only where the curve confirms the highest rate that one step may reach.
+        The rate is raised again, by a larger factor, only if the highest rate that one step may reach is confirmed.
         """
         limit, step = None, _RAISE
         for i in range(self.budget.most_raises):
             highest_per_s = at.requests_per_s * step
             if i:
-                self._missed_by_one_seed(highest_per_s)  # the curve ends just above the rate itself
+                self._extend_curve(highest_per_s)  # which would otherwise end just above the rate itself
             found_per_s, limit = self._confident_rate(highest_per_s, at)
             if found_per_s is None or found_per_s <= at.requests_per_s * (1 + TOLERANCE):
                 return at, limit
@@ -223,10 +223,14 @@ class ConfirmedCapacity:
             unconfirmed_per_s, limit = middle_per_s, missed
         return at, limit
 
-    def _missed_by_one_seed(self, rate_per_s: float) -> str | None:
-        """Return what one run with the allowance misses, or None; the run becomes part of the latency curve."""
+    def _extend_curve(self, rate_per_s: float) -> None:
+        """Simulate steps as slow as the required confidence demands at a rate, as a point of the latency curve."""
         speed = self.rates.tester.allowance(self.candidate).speed
         self.seen.append(self.rates.verdict(self.candidate, rate_per_s * speed, self.budget.curve))
+
+    def _missed_by_one_seed(self, rate_per_s: float) -> str | None:
+        """Return what one run with the allowance misses, or None; the run becomes part of the latency curve."""
+        self._extend_curve(rate_per_s)
         found = self.rates.verdict(self.candidate, rate_per_s, 1, allow=True)
         return None if found.met else found.worst.name if found.stable else QUEUE
 

@@ -310,7 +310,7 @@ class HardwareRanking:
         simulated = counted(len(found.missed), "simulated candidate")
         all_miss = f"all {simulated} miss" if len(found.missed) > 1 else "the only simulated candidate misses"
         why = _missed_words(found.missed.values(), all_miss, f"none of the {simulated} meets the objectives")
-        others = f"{counted(n_left, 'other')} that may carry the load {'was' if n_left == 1 else 'were'} not simulated"
+        others = f"{counted(n_left, 'other')} that may serve the load {'was' if n_left == 1 else 'were'} not simulated"
         return HardwareRow(
             hardware=nearest.hardware.text,
             state="undecided",

@@ -300,20 +300,20 @@ class ChangesInTurn:
         return f"no gain alone, but needed with {_listed(others)}: without it {lacks}"
 
     def _despite(self, alone: EvaluatedPlan | str) -> str:
-        """Return what a change brings that the objective does not count: a higher capacity, or less energy."""
+        """Return what else a change brings, a higher capacity or less energy, and why it is left out nevertheless."""
         if isinstance(alone, str) or isinstance(self.today, str) or not self.improver.request.given:
             return ""
         gains = []
         before, after = (entry.capacity_requests_per_s or 0.0 for entry in (self.today, alone))
         if after > before * (1 + TIE):
-            gains.append(f"carries {digits(after)} requests/s, not {digits(before)}")
+            gains.append(f"serves {digits(after)} requests/s, not {digits(before)}")
         before, after = _joules(self.today), _joules(alone)
         if 0 < after < before * (1 - TIE):
             gains.append(f"takes {joules(after)} per output token, not {joules(before)}")
         if not gains:
             return ""
         objective = self.improver.request.objective
-        then = ", and at equal cost the capacity" if objective == "cost" else ""
+        then = ", and capacity counts only at equal cost" if objective == "cost" else ""
         return f"; alone it {', and '.join(gains)}, but the objective is {objective}{then}"
 
     def _entry(self, made: Sequence[Change]) -> EvaluatedPlan | str:

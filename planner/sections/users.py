@@ -111,8 +111,9 @@ class UsersSection(Section[UsersInClosedLoop]):
         missed = [row.name for row in block.slo if not row.met]
         if not missed:
             return ""
+        are = "is" if len(missed) == 1 else "are"
         users = counted(block.users, "user")
-        return f"In a closed loop, {users} do not get {' and '.join(missed)} with the required confidence."
+        return f"In a closed loop of {users}, {' and '.join(missed)} {are} missed at the required confidence."
 
     def screen(self, block: UsersInClosedLoop, plan: Plan) -> Iterator[Line]:  # noqa: ARG002
         """Yield the rate of the users, then every objective."""

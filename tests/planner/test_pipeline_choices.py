@@ -486,6 +486,15 @@ class Interrupted(Entries):
     entry_that_holds = entry
 
 
+class InterruptedLater(Entries):
+    """A plan evaluator whose evaluation of the alternatives is interrupted."""
+
+    def entry(self, c: Candidate, start_per_s: float | None, effort: object, *more: object, **others: object) -> Any:
+        if effort is OTHER:
+            raise KeyboardInterrupt
+        return super().entry(c, start_per_s, effort, *more, **others)
+
+
 def test_an_interrupt_after_the_search_leaves_the_best_plan_with_few_seeds() -> None:
     """Nothing was left of a search of minutes, although the progress line had named its best plan."""
     toy, (small, _) = Known(fluid=faster_than_dear), (left := sizes_of(1, 2))
@@ -498,6 +507,13 @@ def test_an_interrupt_after_the_search_leaves_the_best_plan_with_few_seeds() -> 
     assert [effort for _, _, effort in measured.measured] == [OTHER]
     assert search.result.interrupted
     assert not ranked.rows
+    other = replace(small, weight_dtype="fp8")
+    done = SearchResult(outcomes=[outcome(small, -6.0, rate=6.0), outcome(other, None, "pruned")])
+    while_alternatives = InterruptedLater(toy, TWO_EACH)
+    kept = pipeline._entries(request("throughput"), while_alternatives, done)  # type: ignore[arg-type]
+    assert [e.candidate for e in kept] == [small]
+    assert [effort for _, _, effort in while_alternatives.measured] == [BEST]  # the winner keeps all its seeds
+    assert done.interrupted
     nothing = group_search(asked, evaluator(toy, 6.0), [], ONE_PROCESS, None)
     nothing.result.interrupted = True
     with pytest.raises(KeyboardInterrupt):

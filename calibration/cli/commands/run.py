@@ -93,7 +93,7 @@ def run(
 def _kept(made: Installation) -> str:
     """Return why a bundle is not installed, and what the user can do."""
     again = "end the other processes and profile again into another folder"
-    anyway = f"`calibrate import --bundle {made.bundle.parent}` installs it as it is"
+    anyway = "--allow-contended installs such a profile"
     return f"not installed: {made.why_not}; the calibration in use is unchanged: {again}, or {anyway}"
 
 

@@ -32,7 +32,7 @@ def improve(
     ] = None,
     service: Annotated[str | None, _today("NAME", "Server to read, by its name or number in the file.")] = None,
     workload: Annotated[str | None, _load("W", WORKLOAD_HELP)] = None,
-    rate: Annotated[float | None, _load("R", "Requests per second today (default: the highest it carries).")] = None,
+    rate: Annotated[float | None, _load("R", "Requests per second today (default: the highest it serves).")] = None,
     input_tokens: Annotated[int | None, _load("N", INPUT_TOKENS_HELP)] = None,
     output_tokens: Annotated[int | None, _load("N", OUTPUT_TOKENS_HELP)] = None,
     seed: Annotated[int, _load("N", "Seed of workload and search.", min=0)] = 0,

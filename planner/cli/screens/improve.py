@@ -59,8 +59,8 @@ def _objectives(found: Improvement, figures: Figures) -> str:
 
 def _figures(figures: Figures) -> str:
     capacity = figures.capacity_requests_per_s
-    carries = "no rate meets the objectives" if capacity is None else f"carries {rate(capacity)}"
-    known = carries if figures.usd_per_hour is None else f"{carries}, {dollars(figures.usd_per_hour)}/h"
+    serves = "no rate meets the objectives" if capacity is None else f"serves {rate(capacity)}"
+    known = serves if figures.usd_per_hour is None else f"{serves}, {dollars(figures.usd_per_hour)}/h"
     if figures.idle_accelerators:
         idle = figures.idle_accelerators
         known += f" ({idle} rented accelerator{'' if idle == 1 else 's'} idle, counted in the energy)"

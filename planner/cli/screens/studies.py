@@ -219,7 +219,7 @@ def show_front(found: ParetoAnswer) -> None:
         console.print(text_table(head, rows, 1, ""))
         console.print(best_balance_words(found))
     else:
-        none = "no simulated deployment carries the load within every limit"
+        none = "no simulated deployment serves the load within every limit"
         console.print(f"NO: {none if found.result.samples else 'no deployment can meet every limit'}.")
     for note in footnotes(found):
         console.print(note)

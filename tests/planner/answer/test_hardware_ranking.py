@@ -122,13 +122,13 @@ def test_a_row_without_a_plan_states_how_many_candidates_were_tried() -> None:
     every = rows([*left, OTHER], rate=7.0)["l40s"]
     assert (every.state, every.why) == ("fails", "every candidate misses ttft.p90")
     some = rows([*left, OTHER], rate=7.0, trials=5)["l40s"]
-    others = "3 others that may carry the load were not simulated (a larger search.trials includes them)"
+    others = "3 others that may serve the load were not simulated (a larger search.trials includes them)"
     assert (some.state, some.why) == ("undecided", f"all 5 simulated candidates miss ttft.p90; {others}")
     one = rows([*left, OTHER], rate=7.0, trials=1)["l40s"]
     assert one.why.startswith("the only simulated candidate misses ttft.p90; 7 others ")
     one_left = rows([*left[:2], OTHER], rate=7.0, trials=1)["l40s"]
     assert one_left.why.endswith(
-        "; 1 other that may carry the load was not simulated (a larger search.trials includes them)"
+        "; 1 other that may serve the load was not simulated (a larger search.trials includes them)"
     )
     mixed = _missed_words([(2.0, "ttft.p90"), (3.0, "tpot.p90")], "all 2 miss", "none meets the objectives")
     assert mixed == "none meets the objectives"

@@ -77,7 +77,7 @@ def test_a_change_that_is_left_out_states_both_gains() -> None:
     improver = Improver(read(), request().replace(objective="latency"), lambda _: None)
     turns = ChangesInTurn(improver, {}, variant(8, 12.0, 4000.0, 0), ())
     words = turns.why(Change("block_size", {}, {}), [], variant(8, 10.0, 4000.0, 0, capacity_per_s=6.0))
-    assert "alone it carries 6 requests/s, not 4, and takes 10 J per output token, not 12 J, but the" in words
+    assert "alone it serves 6 requests/s, not 4, and takes 10 J per output token, not 12 J, but the" in words
     assert words.endswith("but the objective is latency")
 
 

@@ -63,7 +63,7 @@ def test_a_change_is_made_if_it_brings_something_or_others_need_it(
         why = turns.why(change, found, alone)
         if change not in found:
             assert why.startswith("left out: it brings no more than 2 %")
-            assert "alone it carries 6 requests/s, not 5, but the objective is cost" in why
+            assert "alone it serves 6 requests/s, not 5, but the objective is cost" in why
         elif improver.better(alone, turns.today):
             assert why == ""
         else:

@@ -102,7 +102,7 @@ def test_a_few_users_of_one_server(users: int, think_s: float) -> None:
     assert mean_s == pytest.approx(users / expected - think_s, rel=0.12)  # interactive response time law
     assert block.slo[0].met is (mean_s <= 3.0)
     caveat = UsersSection().caveat(block, cast("Plan", None))
-    missed = f"In a closed loop, {users} users do not get e2e.mean with the required confidence."
+    missed = f"In a closed loop of {users} users, e2e.mean is missed at the required confidence."
     assert caveat == ("" if block.slo[0].met else missed)
 
 
