@@ -321,8 +321,10 @@ class Refuser:
             shorter = self.request.replace(**{key: tokens})
             found = self._try(shorter, open_evaluator(shorter))
             if found is not None:
-                option = f"--{key.replace('_', '-')}"
-                yield Suggestion.simulated(key, f"{key} of {tokens:,} ({option} {tokens}): {found.words}", tokens)
+                option, what = f"--{key.replace('_', '-')}", "prompts" if key == "input_tokens" else "outputs"
+                yield Suggestion.simulated(
+                    key, f"{what} of {tokens:,} tokens ({option} {tokens}): {found.words}", tokens
+                )
 
     def _precision(self) -> Iterator[Suggestion]:
         """Yield narrower weights than those searched, on the same hardware."""

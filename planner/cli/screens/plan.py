@@ -341,7 +341,10 @@ def _refused(answer: Answer) -> Iterator[Line]:
 
 
 def _tried(closest: Plan | None) -> str:
-    """Return the changes that were tried: a plan that fits in memory and was not started rejects requests by length."""
+    """Return the changes that were tried for a refused request.
+
+    A closest plan that fits in memory and has no objectives was not simulated, because its requests are too long.
+    """
     too_long = closest is not None and not closest.slo and closest.memory is not None and closest.memory.fits
     return _LENGTHS_TRIED if too_long else _TRIED
 

@@ -183,9 +183,9 @@ def _formats(found: JobAnalysis) -> Iterator[dict[str, Any]]:
 
 
 def _slow_formats(found: JobAnalysis, formats: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield why 8 bits take longer than 16 in the executions in which they do.
+    """Yield why fp8 takes longer than bf16 in the executions in which it does.
 
-    The tables of products in 8 bits are those of language models, whose kernels find a scale for each token first
+    The tables of products in fp8 are those of language models, whose kernels find a scale for each token first
     (`simulator.networks.operator_price`). TensorRT scales by constants instead.
     """
     seconds = {(row["mode"], row["precision"]): row["seconds"] for row in formats}
@@ -195,7 +195,8 @@ def _slow_formats(found: JobAnalysis, formats: Iterable[Mapping[str, Any]]) -> I
         yield (
             f"fp8 takes longer than bf16 in {' and '.join(slow)} execution, because its matrix products take {eight} "
             f"instead of {sixteen} ({slow[-1]}): their tables are those of language models, whose kernels find a scale "
-            "for each row of the input first, which narrow layers do not make up for; TensorRT scales by constants"
+            "for each row of the input first; narrow products gain less from fp8 than this takes. TensorRT scales by "
+            "constants"
         )
 
 

@@ -82,3 +82,24 @@ def test_requests_beyond_the_positions_of_the_model_have_a_length_that_would_do(
 def test_a_length_below_one_token_is_refused(side: str) -> None:
     with pytest.raises(ValueError, match=f"{side} must be a whole number of at least 1"):
         answer_to(**{side: 0})
+
+
+def test_the_longest_length_that_meets_the_objectives_is_suggested() -> None:
+    """llama3.2-1b has 131,072 positions; the output of 200 leaves 130,872 of them."""
+    request = PlanRequest(
+        model="llama3.2-1b",
+        hardware="h100",
+        slos=parse_slos(["ttft.p90=60s"]),
+        search=SearchOptions(trials=1),
+        input_tokens=140_000,
+        output_tokens=200,
+    )
+    evaluator = open_evaluator(request)
+    answer = parse_answer(make_plan(request, evaluator, evaluator.elsewhere).document())
+    assert answer.infeasible is not None
+    found = {change.kind: change for change in answer.infeasible.what_would_meet_it}
+    assert found["input_tokens"].value == 130_872
+    assert "prompts of 130,872 tokens (--input-tokens 130872): " in render(answer)
+    shorter = request.replace(input_tokens=130_872)
+    evaluator = open_evaluator(shorter)
+    assert make_plan(shorter, evaluator, evaluator.elsewhere).feasible
