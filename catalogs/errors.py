@@ -94,6 +94,9 @@ _LIKE_FAMILY: Final = 0.8
 #: Letters of the shortest first word that stands for those that begin with it, as "stable" for "stablediffusion".
 _LEAST_LETTERS: Final = 3
 
+#: A number at the beginning of a name.
+_FIRST_NUMBER: Final = re.compile(r"[0-9]+")
+
 
 def nearest_in_family(name: str, valid: Iterable[str], cutoff: float) -> str | None:
     """Return the valid name most similar to `name` whose first word is like its own, or which differs in few letters.
@@ -108,11 +111,14 @@ def nearest_in_family(name: str, valid: Iterable[str], cutoff: float) -> str | N
 def alike(name: str, other: str) -> bool:
     """Return whether the first words of two names are alike, or one of the words is the beginning of the other.
 
-    A name that begins with a number is like every name.
+    A name that begins with a number is like those that contain this number: 4090 is like rtx4090.
     """
+    number = _FIRST_NUMBER.match(name.rsplit("/", 1)[-1].strip())
+    if number is not None:
+        return re.search(rf"(?<!\d){number[0]}(?!\d)", other) is not None
     short, long = sorted((_first_word(name), _first_word(other)), key=len)
     if not short:
-        return True
+        return not _first_word(name)
     begins = len(short) >= _LEAST_LETTERS and long.startswith(short)
     return begins or difflib.SequenceMatcher(None, short, long).ratio() >= _LIKE_FAMILY
 

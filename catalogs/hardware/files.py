@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from catalogs.errors import InputError, nearest_in_family, nearest_name
+from catalogs.errors import LIKE_NAME, InputError, nearest_in_family, nearest_name
 from catalogs.hardware.specs import Accelerator, Node, RoutedPeers
 from catalogs.io.yaml_files import DATA, StrictYamlBlock, read_yaml, validate_as
 from catalogs.units import GIB, GIGA, MIB, TERA
@@ -138,7 +138,7 @@ def _nearest_spelling(name: str) -> str | None:
     """Return the spelling that a name is almost, or the longest in it (nvidia-h100), or else a similar one."""
     spellings = [*hardware_spellings(), "local"]
     contained = max((known for known in spellings if known in name.lower()), key=len, default=None)
-    return nearest_name(name, spellings, 0.8) or contained or nearest_in_family(name, spellings, 0.45)
+    return nearest_name(name, spellings, LIKE_NAME) or contained or nearest_in_family(name, spellings, 0.45)
 
 
 def read_hardware_file(name: str) -> HardwareFile:

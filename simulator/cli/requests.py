@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from catalogs.deployments.schema import Deployment, Multimodal
 from catalogs.errors import InputError
 from catalogs.io.output_files import write_json
@@ -15,7 +17,6 @@ from catalogs.models.catalog import load_model
 from catalogs.ui.progress import status_line
 from catalogs.ui.words import counted
 from catalogs.workloads.length_statistics import LengthStatistics
-from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import (
     default_workload,
     in_closed_loop,
@@ -122,7 +123,9 @@ def with_media(written: Deployment, workload: str) -> Deployment:
 
 def _caveats(run: Run, fleet: CompiledFleet) -> list[str]:
     """Return notices on requests without latencies, and on too few requests for a percentile."""
-    texts = {**dict(enumerate(STATUS)), TOO_LONG: f"{STATUS[TOO_LONG]} {_limit_words(run.requests, fleet)}"}
+    texts = dict(enumerate(STATUS))
+    if (run.status == TOO_LONG).any():
+        texts[TOO_LONG] = _too_long_words(run, fleet)
     counts = {text: int((run.status == code).sum()) for code, text in texts.items()}
     lost = {text: n for text, n in counts.items() if text.startswith(("rejected", "failed", "timed out"))}
     lost["truncated to max_model_len"] = run.n_truncated
@@ -140,11 +143,26 @@ def _caveats(run: Run, fleet: CompiledFleet) -> list[str]:
     return lines
 
 
-def _limit_words(requests: RequestSet, fleet: CompiledFleet) -> str:
-    """Return the least max_model_len of the pools, the longest request, and the length that would do."""
-    limit = min(pool.resolved.limits.max_model_len for pool in fleet.deployments)
-    longest = int((requests.input_tokens + requests.output_tokens).max())
-    if longest <= limit:  # the prompts or the outputs alone exceed the positions of an encoder or a decoder
-        return f"{limit}"
-    fit = LengthStatistics.of(requests.input_tokens, requests.output_tokens).within_words(limit)
-    return f"{limit} (the longest has {longest:,} tokens; {fit})"
+def _too_long_words(run: Run, fleet: CompiledFleet) -> str:
+    """Return the status of requests that are too long, with the limit of their model and the lengths that would fit.
+
+    Only the pools of the model of the rejected requests count. If several models reject requests, no limit is stated.
+    """
+    requests, rejected = run.requests, run.status == TOO_LONG
+    status, pools = STATUS[TOO_LONG], [pool.resolved for pool in fleet.deployments]
+    concerned = np.ones(requests.n, dtype=np.bool_)
+    if requests.requested_models is not None:
+        wanted = np.unique(requests.requested_models[rejected])
+        if len(wanted) > 1:
+            return status
+        names = list(dict.fromkeys(pool.model.name for pool in pools))
+        pools = [pool for pool in pools if pool.model.name == names[wanted[0]]]
+        concerned = requests.requested_models == wanted[0]
+    limit = min(pool.limits.max_model_len for pool in pools)
+    inputs, outputs = requests.input_tokens[concerned], requests.output_tokens[concerned]
+    if pools[0].side_tokens:
+        longest = int(np.maximum(inputs, outputs).max())
+        sides = f"{pools[0].side_tokens} positions for the prompt and as many for the output"
+        return f"{status} {limit}, which is {sides} (the longest prompt or output has {longest:,} tokens)"
+    longest, fit = int((inputs + outputs).max()), LengthStatistics.of(inputs, outputs).within_words(limit)
+    return f"{status} {limit} (the longest has {longest:,} tokens; {fit})"

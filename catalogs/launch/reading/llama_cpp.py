@@ -14,6 +14,7 @@ from catalogs.launch.reading.names import find_model
 from catalogs.launch.reading.words import GivenFlag
 from catalogs.models.catalog import load_model
 from catalogs.models.spec import ModelSpec
+from catalogs.units import MXFP4_BYTES
 
 #: Slots of the default -np -1 (common/arg.cpp).
 _SLOTS: Final = 4
@@ -24,9 +25,6 @@ _PHYSICAL_TOKENS: Final = 512
 
 #: The storage of the file of a repository that is loaded if the flag states none (--hf-repo in tools/server/README.md).
 _DEFAULT_FILE: Final = "Q4_K_M"
-
-#: Published storages of weights that GGUF files keep, by the dtype of the catalog (ggml_type in ggml/include/ggml.h).
-_OWN_STORAGE: Final = {"fp4": "MXFP4"}
 
 
 def read_llama_cpp(line: LaunchLine) -> Reading:
@@ -43,9 +41,7 @@ def read_llama_cpp(line: LaunchLine) -> Reading:
     if path is None and hub is None:
         raise InputError("a start command must name its model", line.program, "-m FILE.gguf")
     if hub is not None:
-        repository, _, storage = hub.value.partition(":")
-        stem = repository.removesuffix("-GGUF").removesuffix("-gguf")
-        name = f"{stem}-{storage}" if storage else _without_quantisation(reading, stem, hub.text)
+        name = _file_of_repository(reading, hub)
     else:
         assert path is not None
         name = path.value.rpartition("/")[2]
@@ -62,23 +58,34 @@ def read_llama_cpp(line: LaunchLine) -> Reading:
     return reading
 
 
-def _without_quantisation(reading: Reading, stem: str, flag: str) -> str:
-    """Return the name of a repository with the storage of the file that llama.cpp takes where the flag states none.
+def _file_of_repository(reading: Reading, hub: GivenFlag) -> str:
+    """Return the name of a repository with the storage of the file that llama.cpp takes from it.
 
-    It is Q4_K_M, or that of the first file where the repository has no such file (--hf-repo in
-    tools/server/README.md). A repository of a model that is published in 4 bits need not quantise it: ggml stores MXFP4
+    Without :QUANT it is Q4_K_M, or that of the first file where the repository has no such file (--hf-repo in
+    tools/server/README.md). A repository of a model that is published in MXFP4 need not quantise it: ggml stores MXFP4
     blocks as they are (convert_hf_to_gguf.py).
 
     Raises:
         InputError: The command names no model of the catalog.
     """
-    model = load_model(find_model(f"{stem}-{_DEFAULT_FILE}").name)
-    own = _OWN_STORAGE.get(model.weight_dtype)
+    repository, _, storage = hub.value.partition(":")
+    stem = repository.removesuffix("-GGUF").removesuffix("-gguf")
+    if storage and reading.line.model:
+        return f"{stem}-{storage}"
+    try:
+        found = find_model(f"{stem}-{storage or _DEFAULT_FILE}")
+    except InputError as error:
+        raise InputError(error.rule, hub.value, error.nearest, error.hint) from error
+    if storage:
+        return f"{stem}-{storage}"
+    model = load_model(found.name)
+    published = model.weight_format(model.weight_dtype)
+    is_mxfp4 = published.dtype == "fp4" and published.bytes_per_weight == MXFP4_BYTES  # int4 has as many bytes
     why = f"without :QUANT, the file {_DEFAULT_FILE}, or the first one of the repository if there is none"
-    if own is not None:
-        why += f"; {model.name} is published in {own}, which GGUF files keep"
-    reading.note("assumed", flag, why)
-    return f"{stem}-{own or _DEFAULT_FILE}"
+    if is_mxfp4:
+        why += f"; {model.name} is published in MXFP4, which GGUF files keep"
+    reading.note("assumed", hub.text, why)
+    return f"{stem}-{'MXFP4' if is_mxfp4 else _DEFAULT_FILE}"
 
 
 def _cache(reading: Reading) -> None:

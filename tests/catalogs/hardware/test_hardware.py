@@ -197,6 +197,14 @@ def test_bad_names_and_counts_name_the_nearest(text: str, nearest: str) -> None:
     parse_hardware(nearest)
 
 
+@pytest.mark.parametrize("text", ["3090", "3090x2"])
+def test_a_number_that_no_name_contains_is_near_none(text: str) -> None:
+    """3090 is not b300, although most of its digits are equal."""
+    error = refused(text)
+    assert error.nearest is None
+    assert "catalog list hardware" in str(error)
+
+
 def test_a_path_is_not_a_name() -> None:
     refused("../engines/vllm")
 

@@ -234,6 +234,46 @@ def test_rejected_requests_are_named(files: dict[str, Path], capsys: pytest.Capt
     assert row["ttft_s"] == row["e2e_s"] == row["replica"] == ""
 
 
+def test_an_encoder_decoder_states_the_positions_of_each_side(
+    files: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its prompts of 600 do not fit in 512 positions, even if their outputs were shorter."""
+    files["d.yaml"].write_text("{model: flan-t5-base, hardware: h100}")
+    files["w.yaml"].write_text(
+        "{arrivals: all_at_once, requests: 3, input_tokens: {constant: 600}, output_tokens: {constant: 600}}"
+    )
+    assert simulate(files["d.yaml"], "--workload", files["w.yaml"]) == 0
+    said = capsys.readouterr().err
+    sides = "512 positions for the prompt and as many for the output (the longest prompt or output has 600 tokens)"
+    assert f"3 of 3 requests rejected: longer than max_model_len 1024, which is {sides}" in said
+    assert " fit " not in said
+
+
+TWO_MODELS = (
+    "{pools: [{model: llama3.1-8b, hardware: h100, max_model_len: LONG}, {model: qwen2.5-0.5b, hardware: h100, "
+    "max_model_len: 1000}]}"
+)
+
+
+@pytest.mark.parametrize(
+    ("most_of_first", "expected"),
+    [
+        (3000, "2 of 4 requests rejected: longer than max_model_len 1000 (the longest has 1,210 tokens; "),
+        (2000, "3 of 4 requests rejected: longer than max_model_len\n"),  # of both models: no single limit
+    ],
+)
+def test_a_fleet_states_the_limit_of_the_model_that_rejects(
+    files: dict[str, Path], capsys: pytest.CaptureFixture[str], most_of_first: int, expected: str
+) -> None:
+    """The longest request, of 2,510 tokens, is one of the model with more positions."""
+    files["d.yaml"].write_text(TWO_MODELS.replace("LONG", str(most_of_first)))
+    trace = files["d.yaml"].with_name("t.csv")
+    rows = ["0,2500,10,llama3.1-8b", "1,100,10,llama3.1-8b", "2,1200,10,qwen2.5-0.5b", "3,1200,10,qwen2.5-0.5b"]
+    trace.write_text("\n".join(["arrival_s,input_tokens,output_tokens,model", *rows]))
+    assert simulate(files["d.yaml"], "--workload", trace) == 0
+    assert expected in capsys.readouterr().err
+
+
 def test_what_is_cut_is_counted(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     """5,000 tokens of prompt do not fit in 4,096 positions; the answer of the fourth ends early."""
     files["d.yaml"].write_text("{model: llama3.1-8b, hardware: h100, max_model_len: 4096, queue: {too_long: truncate}}")

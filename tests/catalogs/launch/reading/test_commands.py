@@ -180,6 +180,9 @@ LINES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llama.cpp with a repository of a model that is published in four bits": (
         "llama-server -hf ggml-org/gpt-oss-20b-GGUF", "l40s", {"model": "gpt-oss-20b", "weight_dtype": None}
     ),
+    "llama.cpp with a repository of a model that is published in NVFP4": (
+        "llama-server -hf nvidia/Llama-3.3-70B-Instruct-NVFP4-GGUF", "h100", {"weight_dtype": "int4"}
+    ),
     "llama.cpp with a repository and its default file": (
         "llama-server -hf bartowski/Meta-Llama-3.1-8B-Instruct-GGUF", "l40s", {"weight_dtype": "int4"}
     ),
@@ -223,6 +226,20 @@ def test_lines_mean_what_their_engine_does(name: str) -> None:
         if isinstance(block, dict):
             assert {name: values[key][name] for name in block} == block
     assert not [note for note in found.notes if note.kind == "unknown"]
+
+
+def test_only_models_published_in_mxfp4_keep_their_storage_in_gguf_files() -> None:
+    kept = read("llama-server -hf ggml-org/gpt-oss-20b-GGUF", "l40s").notes
+    assert any("published in MXFP4" in note.text for note in kept)
+    nvfp4 = read("llama-server -hf nvidia/Llama-3.3-70B-Instruct-NVFP4-GGUF").notes
+    assert not any("MXFP4" in note.text for note in nvfp4)
+
+
+@pytest.mark.parametrize("written", ["me/unknownmodel-GGUF", "me/unknownmodel", "me/unknownmodel-GGUF:Q8_0"])
+def test_an_unknown_repository_is_named_as_written(written: str) -> None:
+    with pytest.raises(InputError) as error:
+        read(f"llama-server -hf {written}")
+    assert error.value.value == written
 
 
 def kinds(found: ReadLaunch, flag: str) -> list[str]:
