@@ -300,7 +300,8 @@ def _entries(request: PlanRequest, plan_evaluator: PlanEvaluator, result: Search
     unit_cost = unit_cost_of(request.objective, plan_evaluator.prices, [o.candidate for o in outcomes])
     rank = partial(_rank, plan_evaluator.evaluator, races, unit_cost)
     others = [] if result.interrupted else _others(best, outcomes, rank)
-    hints = {o.candidate: CapacityHint(_missed_at(o), first) for o in others}
+    # In other searches, a candidate may have lost at a rate at which it meets the objectives.
+    hints = {o.candidate: CapacityHint(_missed_at(o) if races else None, first) for o in others}
     try:
         rest = plan_evaluator.each(lambda c: plan_evaluator.entry(c, None, OTHER, hint=hints[c]), list(hints))
         held = [e for e in rest if (e.holds if request.demand.given else e.capacity_requests_per_s is not None)]
