@@ -162,24 +162,26 @@ class ConfirmedCapacity:
     def _raised(self, at: PlanPoint) -> tuple[PlanPoint, str | None]:
         """Return the highest confirmed rate from a confirmed point on, and what limits it (None: not known).
 
-        The rate is raised again, by a larger factor, only if the highest rate that one step may reach is confirmed.
+        The curve above the first point leads to a rate up to `_RAISE` above it. If the highest such rate is confirmed,
+        larger steps follow, until one seed misses a rate.
         """
-        limit, step = None, _RAISE
-        for i in range(self.budget.most_raises):
-            highest_per_s = at.requests_per_s * step
-            if i:
-                self._extend_curve(highest_per_s)  # which would otherwise end just above the rate itself
-            found_per_s, limit = self._confident_rate(highest_per_s, at)
-            if found_per_s is None or found_per_s <= at.requests_per_s * (1 + TOLERANCE):
-                return at, limit
+        found_per_s, limit = self._confident_rate(at.requests_per_s * _RAISE, at)
+        if found_per_s is None or found_per_s <= at.requests_per_s * (1 + TOLERANCE):
+            return at, limit
+        step = _RAISE
+        for _ in range(self.budget.most_raises):
             higher = self._point(found_per_s)
             bars = self._bars(higher)
             if not self.rates.meets_confidence(higher.verdict, bars):
                 return self._raised_between(at, found_per_s, self.rates.missed(higher.verdict, bars))
             at = higher
-            if found_per_s < highest_per_s:
+            if limit is not None:
                 break
             step = min(step * _RAISE, WIDEN)
+            found_per_s = at.requests_per_s * step
+            missed = self._missed_by_one_seed(found_per_s)
+            if missed is not None:
+                return self._raised_between(at, found_per_s, missed)
         return at, limit
 
     def _lowered(self, at: PlanPoint, least_per_s: float = 0.0) -> tuple[PlanPoint, str | None]:
@@ -223,14 +225,10 @@ class ConfirmedCapacity:
             unconfirmed_per_s, limit = middle_per_s, missed
         return at, limit
 
-    def _extend_curve(self, rate_per_s: float) -> None:
-        """Simulate steps as slow as the required confidence demands at a rate, as a point of the latency curve."""
-        speed = self.rates.tester.allowance(self.candidate).speed
-        self.seen.append(self.rates.verdict(self.candidate, rate_per_s * speed, self.budget.curve))
-
     def _missed_by_one_seed(self, rate_per_s: float) -> str | None:
         """Return what one run with the allowance misses, or None; the run becomes part of the latency curve."""
-        self._extend_curve(rate_per_s)
+        speed = self.rates.tester.allowance(self.candidate).speed
+        self.seen.append(self.rates.verdict(self.candidate, rate_per_s * speed, self.budget.curve))
         found = self.rates.verdict(self.candidate, rate_per_s, 1, allow=True)
         return None if found.met else found.worst.name if found.stable else QUEUE
 

@@ -69,7 +69,7 @@ class SeedBudget:
 
 BEST: Final = SeedBudget(capacity=4, curve=2, figures=4, whole_cluster=True, confirms=True, most_raises=3)
 
-OTHER: Final = SeedBudget(capacity=1, curve=1, figures=3, whole_cluster=False, confirms=False, most_raises=6)
+OTHER: Final = SeedBudget(capacity=1, curve=1, figures=3, whole_cluster=False, confirms=False, most_raises=10)
 
 
 @dataclass(frozen=True, slots=True)

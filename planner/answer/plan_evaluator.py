@@ -174,7 +174,8 @@ class PlanEvaluator:
         """Return the plan (see `entry`), given what is simulated at and around the required rate."""
         probes: list[Verdict] = []
         start = start_per_s or self._start(candidate, budget, hint, probes)
-        is_capacity = start_per_s is None or start_is_capacity
+        # What one seed meets is its capacity; an estimate that another plan corrects is only near it.
+        is_capacity = start_is_capacity or (start_per_s is None and hint.like is None)
         if at_required is None:
             rate = start or self.tester.floor_per_s(candidate)
             at, curve = self.rates.point_and_slower(candidate, rate, budget)

@@ -32,15 +32,14 @@ def region_lines(
     """
     if cost is None or cost.cloud is None:
         return
-    own, carbon_of = CONTRACT_WORDS.get(cost.commitment or "", ""), dict(zip(map(id, prices), grams, strict=True))
-    same = [p for p in prices if p.contract == own]
-    other = {p.contract: p for p in reversed(prices) if p.contract != own}
-    shown = [*same[:_MAX_REGIONS], *sorted(other.values(), key=lambda p: p.usd_per_hour)]
+    own, priced = CONTRACT_WORDS.get(cost.commitment or "", ""), list(zip(prices, grams, strict=True))
+    same = [pair for pair in priced if pair[0].contract == own]
+    other = {pair[0].contract: pair for pair in reversed(priced) if pair[0].contract != own}
+    shown = [*same[:_MAX_REGIONS], *sorted(other.values(), key=lambda pair: pair[0].usd_per_hour)]
     if len(same) < 2 and not other:
         return
     rows = [["cloud and region", "contract", "per hour", f"gCO2e per {per}", "per month"]]
-    for p in shown:
-        carbon = carbon_of[id(p)]
+    for p, carbon in shown:
         month = "unknown" if p.usd_per_month is None else f"${p.usd_per_month:,.0f}"
         emitted = "unknown" if carbon is None else f"{digits(carbon)} ({p.grid_region})"
         rows.append([p.place, p.contract, f"${p.usd_per_hour:,.2f}", emitted, month])

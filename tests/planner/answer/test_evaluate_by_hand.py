@@ -143,6 +143,25 @@ def test_an_estimate_like_that_of_another_plan_leads_to_the_capacity(factor: flo
         assert len(toy.loads) < len(searched.loads) - 2
 
 
+@dataclass
+class SuddenPlan(KnownPlan):
+    """A toy whose latency is constant up to 15 requests/s of two replicas, and far above the limit beyond."""
+
+    def value_s(self, c: Candidate, rate_per_s: float) -> float:
+        return 0.1 if rate_per_s <= 7.5 * c.replicas else 1.0
+
+
+@pytest.mark.parametrize("operator_error", [0.0, 0.08])
+@pytest.mark.parametrize("start_per_s", [2.0, 4.0, 5.0, 7.0, 9.0, 11.0, 12.5])
+def test_a_raise_beyond_a_sudden_limit_does_not_end_far_below_it(start_per_s: float, operator_error: float) -> None:
+    """A raise by up to 1.4 met a rate far above the capacity, and the curve had no rate between the two."""
+    toy = SuddenPlan(operator_error=operator_error)
+    found = evaluator(toy).entry(TWO, start_per_s, OTHER)
+    assert found.capacity_requests_per_s is not None
+    speed = allowance_for(0.9, toy.stated_error(TWO)).speed
+    assert 15.0 / speed / 1.08 < found.capacity_requests_per_s <= 15.0 / speed * 1.02
+
+
 def test_a_hint_does_not_replace_the_verdict_at_a_light_load() -> None:
     like = evaluator(KnownPlan()).entry(ONE, 7.5, BEST)
     found = evaluator(KnownPlan(base_s=0.5)).entry(TWO, None, OTHER, hint=CapacityHint(like=like))

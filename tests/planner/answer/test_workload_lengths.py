@@ -68,7 +68,7 @@ def test_requests_beyond_max_model_len_are_the_binding_constraint_with_a_way_out
 
 
 @pytest.mark.parametrize(("side", "most"), [("input_tokens", 130_872), ("output_tokens", 130_272)])
-def test_requests_beyond_the_positions_of_the_model_have_a_length_that_would_do(side: str, most: int) -> None:
+def test_a_refusal_by_the_positions_of_the_model_states_the_length_that_fits(side: str, most: int) -> None:
     lengths = {"input_tokens": 800, "output_tokens": 200} | {side: 140_000}
     answer = answer_to(**lengths, fixed=Overrides.of({"tensor_parallel": 1}))
     assert answer.infeasible is not None
