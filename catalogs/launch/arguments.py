@@ -53,8 +53,13 @@ class Arguments:
 
     @property
     def text(self) -> str:
-        """Return the whole command as one shell line."""
+        """Return the whole command as one shell line, without its variables."""
         return shlex.join(self.words)
+
+    @property
+    def text_with_environment(self) -> str:
+        """Return the whole command as one shell line that begins with its variables."""
+        return "".join(f"{name}={shlex.quote(value)} " for name, value in self.environment.items()) + self.text
 
     @property
     def keywords(self) -> dict[str, object]:

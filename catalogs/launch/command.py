@@ -58,7 +58,9 @@ def serve_arguments(resolved: ResolvedDeployment) -> Arguments:
 
 
 def serve_command(resolved: ResolvedDeployment) -> ServeCommand:
-    """Return the command line and notes of an answer; flags are omitted only where they equal the engine's default.
+    """Return the command line, with its variables, and the notes of an answer.
+
+    Flags are omitted only where they equal the engine's default.
 
     Raises:
         InputError: The engine has no start command, or none for this deployment.
@@ -69,4 +71,4 @@ def serve_command(resolved: ResolvedDeployment) -> ServeCommand:
         per = resolved.accelerators_per_replica
         which = "accelerator" if per == 1 else f"group of {per} accelerators"
         notes.append(f"start {resolved.replicas} of these, each on its own {which} and port, behind a router")
-    return ServeCommand(made.text, tuple(notes))
+    return ServeCommand(made.text_with_environment, tuple(notes))

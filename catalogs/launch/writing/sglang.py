@@ -75,7 +75,6 @@ def sglang_arguments(resolved: ResolvedDeployment) -> Arguments:
     environment = {}
     if layers := own_stage_layers(r):
         environment[STAGES_VARIABLE] = ",".join(map(str, layers))
-        notes.append(f"{STAGES_VARIABLE}={environment[STAGES_VARIABLE]} in the environment of the server")
     return Arguments(PROGRAM, tuple(found), tuple(notes), environment, model=at)
 
 

@@ -96,12 +96,9 @@ def vllm_arguments(resolved: ResolvedDeployment) -> Arguments:
     environment = {MXFP8_VARIABLE: "1"} if r.settings.activation_dtype == "mxfp8" else {}
     if layers := own_stage_layers(r):
         environment[STAGES_VARIABLE] = ",".join(map(str, layers))
-        notes.append(f"{STAGES_VARIABLE}={environment[STAGES_VARIABLE]} in the environment of the server")
     if r.hardware.accelerator.maker == "amd":
         environment[AITER_VARIABLE] = "1"
-        notes.append(
-            f"{AITER_VARIABLE}=1 in the environment of the server: the plan's products and experts are AITER's"
-        )
+        notes.append(f"{AITER_VARIABLE}=1 is needed: the plan's matrix products and experts run in AITER's kernels")
     return Arguments(("vllm", "serve", at), tuple(found), tuple(notes), environment, model=at)
 
 

@@ -64,6 +64,7 @@ def test_the_start_command_has_the_flags_of_the_settings() -> None:
     assert ("--no-async-scheduling", None) in arguments.flags
     assert ("--compilation-config", '{"pass_config": {"fuse_allreduce_rms": true}}') in arguments.flags
     assert arguments.environment == {MXFP8_VARIABLE: "1"}
+    assert arguments.text_with_environment.startswith(f"{MXFP8_VARIABLE}=1 vllm serve ")
     plain = vllm_arguments(engine_of())
     assert not [name for name, _ in plain.flags if "scheduling" in name or "compilation" in name]
     assert set(KEYS) <= set(Deployment.model_fields)

@@ -141,10 +141,9 @@ def deployments(draw: st.DrawFn, engine: str) -> Deployment:
 def written(resolved: ResolvedDeployment) -> str:
     """Return the start command as a script, with its variables and the file that TensorRT-LLM reads."""
     made = serve_arguments(resolved)
-    variables = "".join(f"export {name}={value}\n" for name, value in made.environment.items())
     if engine_family(resolved.engine.name) == "trtllm":
         return f"cat > {CONFIG} <<'EOF'\n{yaml.safe_dump(config(resolved))}EOF\n{made.text}"
-    return variables + made.text
+    return made.text_with_environment
 
 
 def check_law(deployment: Deployment) -> None:
