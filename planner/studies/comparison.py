@@ -173,7 +173,8 @@ def _figures(a: Plan, b: Plan, rows: Iterable[tuple[str, Unit, str, bool | None]
 def _latencies(a: Plan, b: Plan) -> Iterator[Figure]:
     """Yield the value of and the confidence in each objective; equal objectives share a row.
 
-    For a plan without the objective, the value is that of the same statistic in its metrics.
+    For a plan without the objective, the value is that of the same statistic in its metrics. Neither of two confidences
+    is better if they refer to different limits.
     """
     rows = [{row.name: row for row in plan.slo} for plan in (a, b)]
     for name in dict.fromkeys((*rows[0], *rows[1])):
@@ -182,7 +183,8 @@ def _latencies(a: Plan, b: Plan) -> Iterator[Figure]:
         one, two = (plan.latency_s(metric, stat) if row is None else row.value_s for plan, row in found)
         yield Figure(name, "seconds", one, two)
         one, two = (None if row is None else row.probability_met for _, row in found)
-        yield Figure(f"confidence in {name}", "confidence", one, two, False)
+        limits_s = {row.limit_s for _, row in found if row is not None}
+        yield Figure(f"confidence in {name}", "confidence", one, two, False if len(limits_s) == 1 else None)
 
 
 def compare_answers(a: Answer, b: Answer) -> PlanComparison:

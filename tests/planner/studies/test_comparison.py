@@ -96,6 +96,15 @@ def test_shares_change_by_percentage_points() -> None:
     assert Figure("kv", "share", 0.0, 0.1).change == pytest.approx(0.1)
 
 
+def test_no_confidence_is_better_if_the_limits_differ() -> None:
+    mine = data()["best"]["slo"]
+    for limit_s, directions in ((mine[0]["limit_s"], {False}), (2 * mine[0]["limit_s"], {None})):
+        changed = other(slo=[mine[0] | {"limit_s": limit_s, "probability_met": 0.5}, *mine[1:]])
+        found = compare_answers(answer(), parse_answer(changed)).figures
+        name = f"confidence in {answer().best.slo[0].name}"
+        assert {f.lower_is_better for f in found if f.name == name} == directions
+
+
 def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = tmp_path / "a.json", tmp_path / "b.json"
     a.write_text(json.dumps(data()))
