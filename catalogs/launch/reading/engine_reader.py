@@ -230,8 +230,16 @@ class Reading:
 
     def state_by_variable(self, key: str, value: Any, name: str) -> None:
         """Set a key that an environment variable states, in place of the note that the table has on the variable."""
+        self.state(key, value, self._variable_without_note(name))
+
+    def note_variable(self, kind: Kind, name: str, text: str) -> None:
+        """Add a note on an environment variable, in place of the note that the table has on it."""
+        self.note(kind, self._variable_without_note(name), text)
+
+    def _variable_without_note(self, name: str) -> str:
+        """Remove the note on an environment variable, and return the variable as it is written in the command."""
         self.notes[:] = [note for note in self.notes if not note.flag.startswith(f"{name}=")]
-        self.state(key, value, f"{name}={self.line.environment[name]}")
+        return f"{name}={self.line.environment[name]}"
 
     def _variables(self) -> None:
         """Note the environment variables that the table does not read; HOME and the like are passed over."""

@@ -12,7 +12,7 @@ from catalogs.launch.reading.engine_reader import OTHER_KERNELS, Reading, choice
 from catalogs.launch.reading.lines import LaunchLine
 from catalogs.launch.reading.notes import Note
 from catalogs.launch.reading.words import GivenFlag
-from catalogs.launch.writing.vllm import MARLIN_VARIABLE, MXFP8_VARIABLE, STAGES_VARIABLE
+from catalogs.launch.writing.vllm import AITER_VARIABLE, MARLIN_VARIABLE, MXFP8_VARIABLE, STAGES_VARIABLE
 from catalogs.models.spec import ModelSpec
 from catalogs.units import GIB
 
@@ -366,6 +366,9 @@ def _variables(reading: Reading) -> None:
         reading.state_by_variable("activation_dtype", value, MXFP8_VARIABLE)
     if environment.get(MARLIN_VARIABLE) == "1" and "moe_backend" not in reading.keys:
         reading.state_by_variable("moe_backend", "marlin", MARLIN_VARIABLE)
+    if environment.get(AITER_VARIABLE) == "1":
+        text = "the operator tables of AMD's accelerators time these kernels, and other accelerators do not have them"
+        reading.note_variable("no effect", AITER_VARIABLE, text)
     if environment.get("VLLM_USE_V1") == "0":
         reading.version = "0.6"
         reading.note("read", "VLLM_USE_V1=0", "the V0 engine")

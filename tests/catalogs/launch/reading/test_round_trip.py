@@ -220,6 +220,15 @@ def test_llama_cpp(deployment: Deployment) -> None:
     check_law(deployment)
 
 
+def test_the_kernels_of_a_start_command_on_amd_are_those_that_are_simulated() -> None:
+    before = resolve(Deployment(model="llama3.1-8b", hardware="mi300x"))
+    found = read_command(written(before), "mi300x")
+    assert resolve(found.deployment).limits == before.limits
+    assert [note.kind for note in found.notes if "AITER" in note.flag] == ["no effect"]
+    off = read_command(written(before).replace("AITER=1", "AITER=0"), "mi300x")
+    assert [note.kind for note in off.notes if "AITER" in note.flag] == ["not simulated"]
+
+
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_servers_of_two_roles(role: str) -> None:
     pool = replace(resolve(Deployment(model="llama3.1-8b", hardware="h100x2")), role=role)
