@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from planner.deploy.files import DeploymentFiles, bash_script
@@ -82,9 +83,9 @@ def _start(server: LocalServer) -> str:
     visible = _VISIBLE.get(s.device.maker)
     if visible is not None:
         own = {visible: ",".join(str(server.first + i) for i in range(s.accelerators))} | own
-    variables = "".join(f"{name}={shlex.quote(value)} " for name, value in own.items())
-    command = arguments.text.replace(" /models/", " models/")  # the folder of this script has the GGUF files
-    return f"{variables}{command} > {server.name}.log 2>&1 &"
+    command = replace(arguments, environment=own).text_with_environment
+    command = command.replace(" /models/", " models/")  # the folder of this script has the GGUF files
+    return f"{command} > {server.name}.log 2>&1 &"
 
 
 #: Shell functions: `started NAME` notes the process started last, and `all_run` ends the script, which stops all
